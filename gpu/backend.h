@@ -1,0 +1,81 @@
+/* Where stages run. The host backend is built in; the CUDA backend is a shared object (fhd-cuda.so) that is loaded
+ * when a device is there, so the same binary runs on a machine without CUDA.
+ *
+ * Thread: one trainer's exec is used by one thread at a time (its worker). Backends themselves are shared. */
+#ifndef FH_GPU_BACKEND_H
+#define FH_GPU_BACKEND_H
+
+#include <stddef.h>
+#include "gpu/layout.h"
+#include "gpu/market.h"
+
+struct fh_status;
+struct exec;
+
+typedef int (*stage_fn)(struct exec *x, struct fh_status *st);
+
+struct device_info {
+	char name[128], driver[64];
+	size_t memory_total, memory_free; /* bytes, of the device (host: physical memory) */
+	int compute_major, compute_minor; /* 0 on the host */
+	int threads;                      /* host: threads a trainer uses */
+};
+
+/* What one trainer owns on a backend. `tensor` pointers are resolved once, at creation, and never change: captured
+ * graphs hold them. The backend extends it with private state behind `priv`. */
+struct exec {
+	const struct backend *backend;
+	const struct plan *plan;
+	const void *dims;                /* plan->dims, for stages */
+	void *arena;                     /* device memory, plan->arena_bytes */
+	void *tensor[PLAN_TENSOR_MAX];   /* into arena */
+	struct {                         /* the market tape as the stages see it: device pointers */
+		int64_t bars;
+		const double *open, *high, *low, *close;
+		const float *feature, *sigma;
+	} market;
+	const struct market *market_host; /* the referenced market behind it */
+	void *priv;
+};
+
+struct backend {
+	const char *name;      /* "host", "cuda" */
+	enum fh_device kind;
+	int abi;               /* BACKEND_ABI, checked at load */
+	int device;
+	void *state;
+	int (*info)(const struct backend *b, struct device_info *out, struct fh_status *st);
+	/* Allocates arena and private state. FH_EXHAUSTED names what was asked and what was free and leaves the device
+	 * as it was. */
+	int (*exec_new)(const struct backend *b, const struct plan *plan, struct exec **out, struct fh_status *st);
+	void (*exec_free)(struct exec *x);
+	/* Makes `m` the tape of x (uploads it once per hash and device; resident and shared between trainers). */
+	int (*exec_market)(struct exec *x, const struct market *m, struct fh_status *st);
+	/* Ordered copies between a tensor and host memory; both return when the host buffer may be reused. Not used
+	 * inside a step. bytes = whole tensor when 0. */
+	int (*write)(struct exec *x, int tensor, size_t offset, const void *src, size_t bytes, struct fh_status *st);
+	int (*read)(struct exec *x, int tensor, size_t offset, void *dst, size_t bytes, struct fh_status *st);
+	int (*zero)(struct exec *x, int tensor, struct fh_status *st);
+	/* Enqueues runs (phase × count) in order. The host runs them before returning; CUDA launches a captured graph,
+	 * bounding run-ahead to two launches. */
+	int (*run)(struct exec *x, const struct run *run, int runs, struct fh_status *st);
+	/* One stage by itself, then synchronized: tests and FH_GPU_SYNC=1. */
+	int (*stage)(struct exec *x, const struct stage *stage, struct fh_status *st);
+	/* Deferred readback. request copies a tensor's bytes to a free slot behind the enqueued work and zeroes the
+	 * tensor after the copy when `clear`; returns FH_EXHAUSTED when all slots are in flight (try again later).
+	 * poll hands out the oldest finished slot: 1 and *data (valid until the next poll), 0 when none has finished. */
+	int (*readback_request)(struct exec *x, int tensor, int clear, uint64_t tag, struct fh_status *st);
+	int (*readback_poll)(struct exec *x, const void **data, uint64_t *tag, struct fh_status *st);
+	/* Waits until everything enqueued is done (before snapshots). */
+	int (*finish)(struct exec *x, struct fh_status *st);
+};
+#define BACKEND_ABI 1
+
+const struct backend *backend_host(void);
+/* Opens "auto", "host", "cuda" or "cuda:N". auto = cuda when the shared object loads and a device answers, else host;
+ * `note` (>= FH_TEXT_MAX bytes, may be NULL) then says why cuda was not taken. */
+int backend_open(const char *device, const struct backend **out, char *note, struct fh_status *st);
+/* The stage table of a program on the host, indexed by stage id. */
+const stage_fn *host_stages(const struct program *p);
+
+#endif

@@ -1,0 +1,70 @@
+/* The greedy policy over a split (design section 8, "Validation"), the report and the trace; and single decisions.
+ *
+ * A struct policy is a copy of one network and runs on the host in the precision of the run that made it (bf16 and tf32
+ * are emulated by rounding the GEMM inputs). It is independent of any trainer: any one thread may use it. */
+#ifndef FH_GPU_EVALUATE_H
+#define FH_GPU_EVALUATE_H
+
+#include <stdint.h>
+#include "gpu/env.h"
+#include "gpu/market.h"
+#include "gpu/spec.h"
+
+struct fh_status;
+struct policy;
+
+/* From a checkpoint file: its spec (into *spec when not NULL), market hash (hash[65] when not NULL) and parameters. */
+int policy_load(const char *path, enum fh_policy which, struct policy **out, struct fh_spec *spec, char *hash,
+		struct fh_status *st);
+/* From flat F32 parameters in the order of design section 1, padded (copied). state_dim = inputs of the network. */
+int policy_new(const struct fh_spec *spec, int state_dim, const float *param, struct policy **out, struct fh_status *st);
+void policy_set(struct policy *p, const float *param); /* new parameters, same shape */
+void policy_free(struct policy *p);
+int policy_state_dim(const struct policy *p);
+int policy_branches(const struct policy *p, int actions[FH_BRANCH_MAX]);
+/* states [n, SD] -> greedy actions [n, D], Q [n, sum A_d] (either may be NULL). Lowest index on a tie. */
+void policy_act(struct policy *p, const float *states, int n, int32_t *action, float *q);
+
+/* The report of section 8. */
+struct eval_report {
+	double pnl, ret, bars_per_year, sharpe, sortino, max_drawdown, trades, closed, win_rate, turnover, exposure;
+	int64_t bars;      /* steps taken */
+	int ruined;
+	unsigned notes;    /* EVAL_NOTE_* */
+};
+enum { EVAL_NOTE_NO_DEVIATION = 1, EVAL_NOTE_FEW_BARS = 2, EVAL_NOTE_NO_TIME = 4, EVAL_NOTE_NO_DOWNSIDE = 8 };
+
+/* One row per bar, for --trace and plots. */
+struct eval_row {
+	int64_t ts;               /* of bar t+1, where things happened */
+	int32_t bar;              /* t+1 */
+	int32_t action[FH_BRANCH_MAX];
+	double fill, fill_price, fee; /* fee: money of this bar, exit included */
+	int32_t exit;             /* enum env_exit */
+	double exit_fill, exit_price;
+	double q, cash, equity, reward;
+};
+
+/* equity [n+1], q [n], fills (quantity, price) [nf] in order, ts [T] of the episode's bars to the split's end. */
+void eval_metrics(const double *equity, const double *q, int64_t n, const double (*fill)[2], int64_t nf,
+		  const int64_t *ts, int64_t T, const struct env_config *cfg, struct eval_report *out);
+
+/* Where actions come from. NULL policy: `script` is called instead (benchmarks, tests): fills action[] for bar t. */
+typedef void (*eval_script)(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action);
+struct evaluation;
+int evaluation_new(struct policy *p, eval_script script, void *ctx, struct market *m, const struct env_config *cfg,
+		   struct fh_split split, int trace, struct evaluation **out, struct fh_status *st);
+/* Works for about budget_ns; 1 when the episode is over. */
+int evaluation_run(struct evaluation *e, int64_t budget_ns);
+void evaluation_report(const struct evaluation *e, struct eval_report *out);
+/* The rows so far ([*n], owned by e) when made with trace. */
+const struct eval_row *evaluation_trace(const struct evaluation *e, int64_t *n);
+int64_t evaluation_done_bars(const struct evaluation *e);
+void evaluation_free(struct evaluation *e);
+
+/* Scripts shipped for comparison. ctx unused. */
+void eval_buy_and_hold(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action);
+void eval_never_trade(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action);
+void eval_last_sign(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action); /* hold sign(last return), full size, market, aggressive */
+
+#endif

@@ -1,0 +1,43 @@
+/* From specification to memory: every tensor's shape and offset, and the bytes it all takes, before anything is
+ * allocated. Pure computation, any thread. Tensors start on 256-byte boundaries of one arena. */
+#ifndef FH_GPU_LAYOUT_H
+#define FH_GPU_LAYOUT_H
+
+#include <stddef.h>
+#include "gpu/program.h"
+
+#define PLAN_TENSOR_MAX 96
+#define PLAN_VIEW_MAX 128
+
+struct plan_tensor {
+	struct tensor_desc desc;
+	char name[ST_TENSOR_NAME_MAX];
+	int64_t elements;      /* of one trial */
+	size_t offset, bytes;  /* in the arena; bytes cover all P trials */
+};
+
+struct plan {
+	const struct program *program;
+	struct fh_spec spec;     /* resolved */
+	int population;
+	int tensors, views;
+	struct plan_tensor tensor[PLAN_TENSOR_MAX];
+	struct tensor_view view[PLAN_VIEW_MAX];
+	char view_name[PLAN_VIEW_MAX][ST_TENSOR_NAME_MAX];
+	size_t arena_bytes;
+	unsigned char dims[512]; /* the program's own dimensions (struct dqn_dims), copied by value */
+};
+
+/* Used by program->plan, in tensor-index order: `index` must equal the running count (an assertion). */
+void plan_tensor(struct plan *p, int index, enum st_dtype dtype, enum tensor_role role, unsigned flags,
+		 const char *name, int rank, ...); /* int64_t dims */
+void plan_view(struct plan *p, int tensor, int64_t offset, const char *name, int rank, int64_t d0, int64_t d1);
+/* Runs program->plan and lays the arena out. spec must be resolved (no auto but reward_scale). */
+int plan_make(const struct fh_spec *spec, struct plan *out, struct fh_status *st);
+/* 1 when a trainer made for `a` can run `b`: same program, same SHAPE keys. */
+int plan_same_layout(const struct plan *a, const struct plan *b);
+/* Memory by owner for `fhctl info` and the admission check. */
+struct memory_plan { size_t parameters, optimizer, replay, environments, scratch, market, total; };
+void plan_memory(const struct plan *p, int64_t bars, struct memory_plan *out);
+
+#endif

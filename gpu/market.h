@@ -1,0 +1,50 @@
+/* Market bars and the features that the agent sees: design section "Market features" (gpu/README.md, section 7).
+ *
+ * A struct market is read only after market_build()/market_load(); any number of threads may share it (reference
+ * counted). Arrays are contiguous host memory; the CUDA backend keeps its own resident copy keyed by `hash`. */
+#ifndef FH_GPU_MARKET_H
+#define FH_GPU_MARKET_H
+
+#include <stdint.h>
+#include "gpu/spec.h"
+
+#define MARKET_WARMUP 144
+
+struct market_bars { /* SoA view, borrowed */
+	int64_t bars;
+	const int64_t *ts; /* ns since 1970-01-01 UTC, strictly increasing */
+	const double *open, *high, *low, *close, *volume;
+};
+
+struct market {
+	int64_t bars;          /* T */
+	int64_t *ts;           /* [T] ns UTC */
+	double *open, *high, *low, *close, *volume; /* [T] */
+	float *feature;        /* [T, 40], clamped to [-5, 5] */
+	float *sigma;          /* [T] sigma(t), half-life 60 */
+	double tick;           /* the tick the features were made with */
+	char hash[65];         /* SHA-256 of ts, o, h, l, c, v (little-endian, that order), hex */
+	int refs;              /* atomic; market_ref/market_unref */
+	void *arena;           /* one allocation behind all arrays */
+};
+
+/* Features and sigma of every bar, F64 inside, F32 out. feature [T,40], sigma [T]. Work is O(T) (running windows,
+ * monotonic queues), recomputed from fixed anchors so that a suffix appended later gives the same bits.
+ * Never reads a bar after t for row t. */
+void market_features(const struct market_bars *b, double tick, float *feature, float *sigma);
+/* The same in double, for tests against golden/. */
+void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma);
+/* Copies the bars, computes features and hash. FH_EXHAUSTED, FH_INVALID (fewer than 2 bars, time not increasing). */
+int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st);
+/* A data set file: safetensors with ts I64, open high low close volume F64 [T], features F32 [T,40], sigma F32 [T];
+ * metadata holds tick, hash and the registry's notes. Written to a temporary name, synced, renamed. */
+int market_save(const struct market *m, const char *path, const char *const *meta /* k, v, k, v, NULL */, struct fh_status *st);
+/* Verifies sizes, order and hash: FH_CORRUPT names what is wrong. When `tick` differs from the file's and any
+ * |close| is below either tick or any close <= 0, features are computed again (they depend on it there only). */
+int market_load(const char *path, double tick, struct market **out, struct fh_status *st);
+struct market *market_ref(struct market *m);
+void market_unref(struct market *m); /* NULL is fine; frees at zero */
+/* reward_scale = auto (section 8): initial_cash/(max_position*multiplier*median over the split of sigma*max(|c|,tick)). */
+double market_auto_reward_scale(const struct market *m, struct fh_split train, const struct fh_spec *spec);
+
+#endif

@@ -1,0 +1,78 @@
+/* What a model brings to the trainer: its tensors, its phases as lists of stages, its schedule and its metrics.
+ *
+ * trainer, layout, readback and checkpoint are loops over what a program registers here; nothing in them knows a model.
+ * The DQN (gpu/dqn/) is the first program. A program describes, it never allocates: layout.c plans one arena from the
+ * tensor records, backends run the stages. Every tensor that is not DATA has the trial axis P (spec.run.population)
+ * in front, and every stage loops over it (host) or has it as a grid dimension (CUDA). */
+#ifndef FH_GPU_PROGRAM_H
+#define FH_GPU_PROGRAM_H
+
+#include <stdint.h>
+#include "gpu/safetensors.h"
+#include "gpu/spec.h"
+
+struct fh_status;
+struct exec;
+
+enum tensor_role { ROLE_PARAM, ROLE_GRAD, ROLE_MOMENT, ROLE_TARGET, ROLE_STATE, ROLE_CLOCK, ROLE_ACCUM, ROLE_SCRATCH };
+enum {
+	TENSOR_KEEP = 1,   /* goes into checkpoints */
+	TENSOR_FRESH = 2,  /* zeroed when a job starts fresh (before the program's init fills it) */
+	TENSOR_REPLAY = 4, /* kept from job to job when init.replay = keep */
+	TENSOR_HOST = 8    /* scratch that only the host backend needs */
+};
+#define TENSOR_RANK_MAX 5
+
+struct tensor_desc {
+	const char *name;     /* checkpoint name, "adam.m" */
+	enum st_dtype dtype;
+	int rank;             /* without the trial axis */
+	int64_t dim[TENSOR_RANK_MAX];
+	enum tensor_role role;
+	unsigned flags;
+};
+
+/* A named part of a flat buffer, so that a checkpoint stores "param.s1.w" [H1,SD] and not one long vector. */
+struct tensor_view {
+	int tensor;           /* index of the flat tensor */
+	const char *name;     /* "s1.w" */
+	int rank;
+	int64_t dim[2];
+	int64_t offset;       /* elements from the start of a trial's buffer */
+};
+
+/* A stage is one operation that both backends implement under the same id. reads/writes: tensor indices, -1 ends;
+ * they drive the stage-by-stage comparison of the backends and FH_GPU_SYNC=1. */
+struct stage { const char *name; int id; const short *reads, *writes; };
+struct phase { const char *name; const struct stage *stage; int stages; };
+/* A chunk is a short list of runs, repeated: DQN = {collect, 1}, {learn, steps_per_collect}. */
+struct run { int phase, count; };
+
+enum metric_better { METRIC_NEUTRAL, METRIC_HIGHER, METRIC_LOWER };
+/* One row per reported number. `finish` is pure: accumulators of the reporting window -> value. */
+struct metric {
+	const char *name, *unit; /* "loss", "1"; units: 1, money, steps, s, bytes, ratio */
+	enum metric_better better;
+	int validation;          /* 0: in training reports, 1: in validation reports */
+	double (*finish)(const double *acc);
+	const char *help;
+};
+#define METRIC_MAX 64
+
+struct plan; /* layout.h */
+
+struct program {
+	const char *name;
+	/* Registers tensors and views for a resolved spec and fixes the program's dimensions. Allocates nothing on a
+	 * device; FH_INVALID/FH_EXHAUSTED. */
+	int (*plan)(const struct fh_spec *spec, int state_dim, struct plan *plan, struct fh_status *st);
+	const struct phase *phase;
+	int phases;
+	const struct metric *metric;
+	int metrics;
+	int accumulators; /* F64 per trial */
+};
+
+const struct program *program_find(const char *name); /* NULL when unknown */
+
+#endif
