@@ -1,12 +1,22 @@
 # Build, demo and checks of fhd. `make help` lists the targets.
-# Variants live in their own folders: make BUILD=build-asan SAN=address,undefined
+#
+# A variant lives in a folder of its own:   make BUILD=build-clang CC=clang WERROR=-Werror
+#                                           make BUILD=build-asan SAN=address,undefined OPT=-O1
+# Without root, packages unpacked elsewhere: make SYSROOT=DIR
 SHELL := /bin/bash
 BUILD ?= build
 SYSROOT ?=
-CC ?= gcc
+ifeq ($(origin CC),default)
+  CC := gcc
+endif
 OPT ?= -O3
 SAN ?=
 WERROR ?=
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+DESTDIR ?=
+VENV ?= .venv
+VERSION := 0.1.0
 
 # ---------------------------------------------------------------- dependencies
 ifneq ($(SYSROOT),)
@@ -15,19 +25,22 @@ ifneq ($(SYSROOT),)
   DEP_CFLAGS := -isystem $(sys)/usr/include -isystem $(sys)/usr/include/$(multiarch)
   DEP_LDFLAGS := -L$(sys)/usr/lib/$(multiarch) -L$(sys)/lib/$(multiarch) -Wl,-rpath,$(sys)/usr/lib/$(multiarch) -Wl,-rpath,$(sys)/lib/$(multiarch) -Wl,-rpath-link,$(sys)/usr/lib/$(multiarch)
   PROTOC_C := LD_LIBRARY_PATH=$(sys)/usr/lib/$(multiarch) PATH=$(sys)/usr/bin:$(PATH) protoc-c
+  PROTOC := LD_LIBRARY_PATH=$(sys)/usr/lib/$(multiarch) PATH=$(sys)/usr/bin:$(PATH) protoc
 else
   PROTOC_C := protoc-c
+  PROTOC := protoc
 endif
 BLAS_LIBS ?= -lopenblas
-GPU_LIBS := $(BLAS_LIBS) -lm -lpthread -ldl
+GPU_LIBS := $(BLAS_LIBS) -lcrypto -lm -lpthread -ldl
 PROTO_LIBS := -lprotobuf-c -lfyaml -lm
 CLIENT_LIBS := -lnng $(PROTO_LIBS) -lzstd -lpthread
 DAEMON_LIBS := -luv -lnng $(PROTO_LIBS) -lsqlite3 -lsystemd
 
 CFLAGS ?= -g
+san_flags := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 ALL_CFLAGS := -std=gnu11 $(OPT) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wvla $(WERROR) -fno-omit-frame-pointer \
-  -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
-ALL_LDFLAGS := $(LDFLAGS) $(DEP_LDFLAGS) $(if $(SAN),-fsanitize=$(SAN))
+  -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(san_flags)
+ALL_LDFLAGS := $(LDFLAGS) $(DEP_LDFLAGS) -pthread $(san_flags)
 
 # ---------------------------------------------------------------- objects
 gpu_src := $(wildcard gpu/*.c gpu/dqn/*.c gpu/host/*.c) proto/status.c
@@ -38,7 +51,7 @@ client_src := $(wildcard client/*.c) $(data_src)
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
 .PHONY: all
-all: $(BUILD)/fhd $(BUILD)/fhctl
+all: $(BUILD)/fhd $(BUILD)/fhctl cuda
 
 $(BUILD)/proto/fh.pb-c.c: proto/fh.proto
 	@mkdir -p $(@D)
@@ -65,11 +78,36 @@ $(BUILD)/fhd: $(BUILD)/daemon/main.o $(BUILD)/libfhd.a $(BUILD)/libfhproto.a $(B
 $(BUILD)/fhctl: $(BUILD)/client/fhctl.o $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(BUILD)/libfhgpu.a $(CLIENT_LIBS) $(GPU_LIBS)
 
+# The daemon with its crash points compiled in (FHD_CRASH_AT=LABEL ends it there at once): for tests only.
+$(BUILD)/crash/%.o: %.c | $(BUILD)/proto/fh.pb-c.h
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DFH_CRASH_POINTS -MMD -MP -c $< -o $@
+$(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src) gpu/safetensors.c) $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(BUILD)/libfhgpu.a $(DAEMON_LIBS) $(GPU_LIBS)
+
+# ---------------------------------------------------------------- CUDA backend: a shared object, loaded when a device is there
+NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+SM ?= 80 86 89 90
+cuda_src := $(wildcard gpu/cuda/*.cu)
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall -I. --fmad=true \
+  $(foreach s,$(SM),-gencode arch=compute_$(s),code=sm_$(s)) -gencode arch=compute_$(lastword $(SM)),code=compute_$(lastword $(SM))
+CUDA_LIBS ?= -lcublasLt -lcublas
+.PHONY: cuda
+cuda: $(if $(and $(NVCC),$(cuda_src)),$(BUILD)/fhd-cuda.so)
+	@:
+$(BUILD)/gpu/cuda/%.o: gpu/cuda/%.cu $(wildcard gpu/cuda/*.h gpu/cuda/*.cuh gpu/*.h gpu/dqn/*.h)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCC_FLAGS) -c $< -o $@
+$(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src))
+	$(NVCC) -shared $(NVCC_FLAGS) -o $@ $^ $(CUDA_LIBS)
+
 # ---------------------------------------------------------------- C tests: one program a file
 # tests/unit/gpu_*.c and tests/train/*.c link the gpu library alone; proto_*.c the proto library too; daemon_*.c and
 # client_*.c theirs as well.
-unit_src := $(wildcard tests/unit/*.c tests/train/*.c)
+unit_src := $(wildcard tests/unit/*.c)
+train_src := $(wildcard tests/train/*.c)
 unit_bin := $(patsubst %.c,$(BUILD)/%,$(unit_src))
+train_bin := $(patsubst %.c,$(BUILD)/%,$(train_src))
 $(BUILD)/tests/unit/gpu_%: $(BUILD)/tests/unit/gpu_%.o $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
 $(BUILD)/tests/train/%: $(BUILD)/tests/train/%.o $(BUILD)/libfhgpu.a
@@ -81,6 +119,14 @@ $(BUILD)/tests/unit/daemon_%: $(BUILD)/tests/unit/daemon_%.o $(BUILD)/libfhd.a $
 $(BUILD)/tests/unit/client_%: $(BUILD)/tests/unit/client_%.o $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(CLIENT_LIBS) $(GPU_LIBS)
 .SECONDARY:
+
+.PHONY: unit-bins train-bins e2e-bins
+unit-bins: $(unit_bin)
+train-bins: $(train_bin)
+e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/py/fh_pb2.py
+$(BUILD)/py/fh_pb2.py: proto/fh.proto
+	@mkdir -p $(@D)
+	$(PROTOC) --python_out=$(BUILD)/py -I proto $<
 
 .PHONY: clean
 clean:
