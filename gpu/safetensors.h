@@ -14,6 +14,9 @@ struct fh_status;
 enum st_dtype { ST_U8 = 1, ST_I32, ST_U32, ST_I64, ST_U64, ST_BF16, ST_F32, ST_F64 };
 #define ST_RANK_MAX 6
 #define ST_TENSOR_NAME_MAX 96
+#define ST_TENSORS_MAX 4096         /* in one file */
+#define ST_META_MAX 1024            /* entries of __metadata__ */
+#define ST_HEADER_MAX (16u << 20)   /* bytes of JSON */
 
 struct st_tensor {
 	char name[ST_TENSOR_NAME_MAX];
@@ -26,7 +29,9 @@ struct st_tensor {
 
 struct st_file; /* a mapped file */
 int st_open(const char *path, struct st_file **out, struct fh_status *st);
-void st_close(struct st_file *f);
+/* The same over a file image in memory, borrowed until st_close(). */
+int st_open_memory(const void *data, size_t bytes, struct st_file **out, struct fh_status *st);
+void st_close(struct st_file *f); /* NULL is fine */
 int st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, int i);
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL when absent */
@@ -35,6 +40,7 @@ int st_need(const struct st_file *f, const char *name, enum st_dtype dtype, int 
 	    const struct st_tensor **out, struct fh_status *st);
 const char *st_meta(const struct st_file *f, const char *key); /* NULL when absent */
 size_t st_dtype_size(enum st_dtype d);
+const char *st_dtype_name(enum st_dtype d); /* "F32" */
 
 /* An image is the whole file in one buffer, made by the thread that owns the tensors and written by another. */
 struct st_image { void *data; size_t bytes; };
@@ -42,5 +48,7 @@ struct st_image { void *data; size_t bytes; };
 int st_image_make(const struct st_tensor *t, int n, const char *const *meta, struct st_image *out, struct fh_status *st);
 int st_image_write(const struct st_image *img, const char *path, struct fh_status *st);
 void st_image_release(struct st_image *img);
+/* Image and write in one, without a second copy of the tensors (data sets of gigabytes). */
+int st_save(const struct st_tensor *t, int n, const char *const *meta, const char *path, struct fh_status *st);
 
 #endif
