@@ -1,0 +1,81 @@
+/* The registry of market files, the cache of loaded ones, and uploads.
+ *
+ * Loop thread; files, features and hashes are made on the libuv pool. A data set is <dir>/NAME.safetensors and its row; the row is
+ * written after the file is durable, and removed before the file is. At start-up files without a row and temporary files are
+ * removed, and rows whose file is missing or unreadable are kept, reported and unusable until imported again.
+ * Invariant: what is registered was checked bar by bar here, whatever the client said about it. */
+#ifndef FHD_DATASET_H
+#define FHD_DATASET_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+#include "gpu/market.h"
+#include "proto/fh.pb-c.h"
+
+struct fh_status;
+struct store;
+struct datasets;
+struct dataset;
+struct daemon;
+struct rpc_call;
+
+#define DATASETS_MAX 10000              /* registered */
+#define DATASET_BARS_MAX 50000000       /* of one data set */
+#define DATASET_CACHE_BYTES (4ULL << 30) /* resident and unused by anyone beyond that are let go, longest untouched first */
+#define DATASET_NOTES_MAX 16
+#define DATASET_NOTE_BYTES_MAX 256
+#define DATASET_SOURCE_BYTES_MAX 512
+#define DATASET_GAPS_MAX 8              /* different gap lengths shown */
+#define DATASET_SPARK 64
+#define UPLOADS_MAX 8                   /* open at once */
+#define UPLOAD_BYTES_MAX (4ULL << 30)   /* of all open uploads together */
+#define UPLOAD_CHUNK_BARS_MAX 250000
+#define UPLOAD_IDLE_MS 120000           /* without a chunk: thrown away */
+#define READ_BARS_MAX 20000             /* in one reply */
+
+struct datasets_config {
+	uv_loop_t *loop;
+	struct store *store;
+	const char *dir;          /* <state>/datasets, made when missing */
+	uint64_t cache_bytes;     /* 0: DATASET_CACHE_BYTES */
+	unsigned (*jobs_using)(void *arg, const char *name); /* live jobs: queued, running, paused */
+	void (*log)(void *arg, int level /* 3 error, 4 warning, 6 info */, const char *text);
+	void *arg;
+};
+int datasets_new(const struct datasets_config *cfg, struct datasets **out, struct fh_status *st);
+/* Rows from the store, files checked, orphans removed; before store_start. */
+int datasets_load(struct datasets *ds, struct fh_status *st);
+/* Refuses new work, throws uploads away, answers held calls. Pool work in flight still finishes on the loop. */
+void datasets_stop(struct datasets *ds);
+void datasets_free(struct datasets *ds); /* when datasets_busy() is 0 */
+int datasets_busy(const struct datasets *ds);
+
+/* ---------------------------------------------------------------- look-ups */
+const struct dataset *datasets_find(const struct datasets *ds, const char *name); /* NULL when not registered */
+const char *dataset_name(const struct dataset *d);
+const char *dataset_hash(const struct dataset *d);
+int64_t dataset_bars(const struct dataset *d);
+double dataset_tick(const struct dataset *d);
+/* FH_NOT_FOUND (naming data.dataset and near matches), FH_CORRUPT when its file is gone or bad. */
+int datasets_need(const struct datasets *ds, const char *name, const struct dataset **out, struct fh_status *st);
+struct datasets_stats { uint32_t registered, broken; uint64_t resident_bytes; uint32_t resident, uploads; uint64_t upload_bytes; };
+void datasets_stats(const struct datasets *ds, struct datasets_stats *out);
+
+/* Loads (or finds resident) the set with features for `tick`. The callback, always later on the loop, gets a reference of its own
+ * (market_unref, any thread) on code 0. `hash` non-NULL: FH_CONFLICT when the set under this name has another one. */
+typedef void (*dataset_loaded)(void *arg, int code, struct market *m, const struct fh_status *st);
+void datasets_acquire(struct datasets *ds, const char *name, const char *hash, double tick, dataset_loaded done, void *arg);
+
+/* Call handlers (rpc_data.c). */
+void rpc_list_datasets(struct daemon *d, struct rpc_call *c);
+void rpc_show_dataset(struct daemon *d, struct rpc_call *c);
+void rpc_drop_dataset(struct daemon *d, struct rpc_call *c);
+void rpc_synth_dataset(struct daemon *d, struct rpc_call *c);
+void rpc_begin_upload(struct daemon *d, struct rpc_call *c);
+void rpc_upload_chunk(struct daemon *d, struct rpc_call *c);
+void rpc_commit_upload(struct daemon *d, struct rpc_call *c);
+void rpc_abort_upload(struct daemon *d, struct rpc_call *c);
+void rpc_read_bars(struct daemon *d, struct rpc_call *c);
+
+#endif
