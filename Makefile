@@ -33,7 +33,7 @@ endif
 BLAS_LIBS ?= -lopenblas
 GPU_LIBS := $(BLAS_LIBS) -lcrypto -lm -lpthread -ldl
 PROTO_LIBS := -lprotobuf-c -lfyaml -lm
-CLIENT_LIBS := -lnng $(PROTO_LIBS) -lzstd -lpthread
+CLIENT_LIBS := -lnng $(PROTO_LIBS) -lzstd -lz -lpthread
 DAEMON_LIBS := -luv -lnng $(PROTO_LIBS) -lsqlite3 -lsystemd
 
 CFLAGS ?= -g
@@ -50,8 +50,9 @@ daemon_src := $(wildcard daemon/*.c)
 client_src := $(wildcard client/*.c) $(data_src)
 obj = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
-.PHONY: all
-all: $(BUILD)/fhd $(BUILD)/fhctl cuda
+.PHONY: all host
+all: host cuda
+host: $(BUILD)/fhd $(BUILD)/fhctl
 
 $(BUILD)/proto/fh.pb-c.c: proto/fh.proto
 	@mkdir -p $(@D)
@@ -82,14 +83,15 @@ $(BUILD)/fhctl: $(BUILD)/client/fhctl.o $(BUILD)/libfhclient.a $(BUILD)/libfhpro
 $(BUILD)/crash/%.o: %.c | $(BUILD)/proto/fh.pb-c.h
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DFH_CRASH_POINTS -MMD -MP -c $< -o $@
-$(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src) gpu/safetensors.c) $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
+$(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src)) $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(BUILD)/libfhgpu.a $(DAEMON_LIBS) $(GPU_LIBS)
 
 # ---------------------------------------------------------------- CUDA backend: a shared object, loaded when a device is there
+# Files that include env.h are compiled without contraction: fills and exits must be the host's, bit for bit.
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 SM ?= 80 86 89 90
 cuda_src := $(wildcard gpu/cuda/*.cu)
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall -I. --fmad=true \
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall -I. \
   $(foreach s,$(SM),-gencode arch=compute_$(s),code=sm_$(s)) -gencode arch=compute_$(lastword $(SM)),code=compute_$(lastword $(SM))
 CUDA_LIBS ?= -lcublasLt -lcublas
 .PHONY: cuda
@@ -97,7 +99,7 @@ cuda: $(if $(and $(NVCC),$(cuda_src)),$(BUILD)/fhd-cuda.so)
 	@:
 $(BUILD)/gpu/cuda/%.o: gpu/cuda/%.cu $(wildcard gpu/cuda/*.h gpu/cuda/*.cuh gpu/*.h gpu/dqn/*.h)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) -c $< -o $@
+	$(NVCC) $(NVCC_FLAGS) --fmad=$(if $(shell grep -l '"gpu/env.h"' $<),false,true) -c $< -o $@
 $(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src))
 	$(NVCC) -shared $(NVCC_FLAGS) -o $@ $^ $(CUDA_LIBS)
 
@@ -128,8 +130,74 @@ $(BUILD)/py/fh_pb2.py: proto/fh.proto
 	@mkdir -p $(@D)
 	$(PROTOC) --python_out=$(BUILD)/py -I proto $<
 
+# ---------------------------------------------------------------- the two commands, and the others
+.PHONY: demo check check-asan asan check-tsan tsan lint check-gpu bench fuzz fmt test-deps
+demo:
+	@tests/deps.sh run
+	@tests/demo.sh
+test-deps:
+	@tests/deps.sh test
+check: test-deps
+	@tests/run.py
+check-asan asan: test-deps
+	@tests/run.py asan
+check-tsan tsan: test-deps
+	@tests/run.py tsan
+lint: test-deps
+	@tests/run.py lint
+check-gpu: all
+	@BUILD=$(BUILD) tests/gpu.sh
+bench: all
+	@BUILD=$(BUILD) tests/bench/run.sh
+FUZZ_SECONDS ?= 60
+fuzz: test-deps
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
+fmt:
+	clang-format -i --style=file:tests/lint/clang-format $(shell git ls-files '*.c' '*.h')
+
+# ---------------------------------------------------------------- install
+# The client library is one archive with what it needs of proto/ and gpu/ in it; pkg-config knows the rest.
+$(BUILD)/install/libfhclient.a: $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
+	@mkdir -p $(@D)
+	printf 'create $@\naddlib $(BUILD)/libfhclient.a\naddlib $(BUILD)/libfhproto.a\naddlib $(BUILD)/libfhgpu.a\nsave\nend\n' | ar -M
+.PHONY: install uninstall
+install: all $(BUILD)/install/libfhclient.a
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/fh lib/pkgconfig lib/systemd/system lib/sysusers.d lib/tmpfiles.d share/fh) $(DESTDIR)$(SYSCONFDIR)/fhd
+	install -m 755 $(BUILD)/fhd $(BUILD)/fhctl $(DESTDIR)$(PREFIX)/bin/
+	$(if $(wildcard $(BUILD)/fhd-cuda.so),install -d $(DESTDIR)$(PREFIX)/lib/fhd && install -m 755 $(BUILD)/fhd-cuda.so $(DESTDIR)$(PREFIX)/lib/fhd/)
+	install -m 644 $(BUILD)/install/libfhclient.a $(DESTDIR)$(PREFIX)/lib/
+	install -d $(DESTDIR)$(PREFIX)/include/fh/client $(DESTDIR)$(PREFIX)/include/fh/proto
+	install -m 644 client/fhclient.h $(DESTDIR)$(PREFIX)/include/fh/client/
+	install -m 644 proto/status.h $(BUILD)/proto/fh.pb-c.h $(DESTDIR)$(PREFIX)/include/fh/proto/
+	install -m 644 proto/fh.proto $(DESTDIR)$(PREFIX)/share/fh/
+	sed 's|@PREFIX@|$(PREFIX)|g;s|@VERSION@|$(VERSION)|g;s|@LIBS@|$(CLIENT_LIBS) $(GPU_LIBS)|g' systemd/fhclient.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fhclient.pc
+	sed 's|/usr/local|$(PREFIX)|g' systemd/fhd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/fhd.service
+	install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/fhd.conf
+	install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/fhd.conf
+	[ -e $(DESTDIR)$(SYSCONFDIR)/fhd/fhd.yaml ] || install -m 644 systemd/fhd.yaml $(DESTDIR)$(SYSCONFDIR)/fhd/fhd.yaml
+uninstall:
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/fhd bin/fhctl lib/fhd lib/libfhclient.a include/fh share/fh lib/pkgconfig/fhclient.pc lib/systemd/system/fhd.service lib/sysusers.d/fhd.conf lib/tmpfiles.d/fhd.conf)
+
+.PHONY: help
+help:
+	@printf '%s\n' \
+	'make                build/fhd and build/fhctl (and build/fhd-cuda.so when nvcc is there)' \
+	'make demo           installs what is missing, builds, trains on real bars in about two minutes, writes equity.svg' \
+	'make check          installs what is missing, builds, runs every test that needs no GPU' \
+	'make check-gpu      compares the CUDA backend with the host and the golden values; needs a GPU' \
+	'make check-asan     unit and end-to-end suites under AddressSanitizer and UndefinedBehaviorSanitizer' \
+	'make check-tsan     the same under ThreadSanitizer' \
+	'make lint           cppcheck and clang-tidy' \
+	'make fuzz           libFuzzer on everything that reads foreign bytes (FUZZ_SECONDS=60 each)' \
+	'make bench          speed of the learner beside PyTorch' \
+	'make install        DESTDIR, PREFIX=/usr/local, SYSCONFDIR=/etc; make uninstall takes it away' \
+	'make fmt            clang-format' \
+	'make clean          removes $(BUILD)' \
+	'variables           BUILD=folder CC=gcc|clang OPT=-O3 SAN=address,undefined WERROR=-Werror SM="80 90" SYSROOT=folder'
+
 .PHONY: clean
 clean:
 	rm -rf $(BUILD)
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
+-include $(wildcard $(all_obj:.o=.d))
