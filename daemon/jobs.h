@@ -1,0 +1,130 @@
+/* All jobs the daemon knows, and the one table that says which change of state is allowed.
+ *
+ * Thread: loop, all of it. Owned by struct daemon. A job lives until the process ends; pointers to jobs stay valid.
+ * Invariant: a job's row in the store is written at every change of state, and whoever asked for the change is answered
+ * after that write. */
+#ifndef FHD_JOBS_H
+#define FHD_JOBS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "daemon/limits.h"
+#include "daemon/mailbox.h"
+#include "gpu/layout.h"
+#include "gpu/spec.h"
+#include "gpu/trainer.h"
+#include "proto/fh.pb-c.h"
+#include "proto/status.h"
+
+struct daemon;
+struct call;
+struct jobs;
+
+enum job_state { JOB_NONE, JOB_QUEUED, JOB_RUNNING, JOB_PAUSED, JOB_DONE, JOB_FAILED, JOB_STOPPED }; /* as on the wire */
+enum job_event {
+	EVENT_START,      /* the queue gave it slots */
+	EVENT_PAUSE, EVENT_RESUME, EVENT_STOP,
+	EVENT_FINISH, EVENT_FAIL,
+	EVENT_INTERRUPT,  /* the daemon stops or died under it */
+	EVENT_COUNT
+};
+
+struct job_label { char key[LIMIT_LABEL_KEY + 1]; char value[LIMIT_LABEL_VALUE + 1]; };
+
+/* What a command that waits for the worker is answered with. */
+enum job_wish { WISH_NONE, WISH_CHECKPOINT, WISH_PAUSE, WISH_STOP, WISH_DISCARD, WISH_INTERRUPT };
+
+struct job {
+	/* durable (jobs_to_wire / jobs_from_wire) */
+	uint64_t id;
+	char name[FH_NAME_MAX];
+	enum job_state state;
+	char reason[LIMIT_REASON];
+	struct fh_status *error;      /* of a failed job, else NULL */
+	struct fh_spec spec;          /* resolved, complete */
+	struct job_label *label;
+	int labels;
+	uint64_t created_ns, started_ns, ended_ns;
+	int64_t step, planned, vector_step, epoch;
+	unsigned interruptions;
+	struct memory_plan memory;    /* planned, of the live trainer while it runs */
+	char dataset_hash[65];
+	char device[128];
+	char last_checkpoint[FH_NAME_MAX]; /* id, "" = none */
+	char resume_note[LIMIT_REASON];
+	uint64_t last_seq;            /* of its series; series.c counts it up */
+
+	/* of this process */
+	enum trainer_phase phase;
+	double steps_per_second;      /* moving average while it runs, else 0 */
+	int worker;                   /* index of the worker that has it, -1 */
+	int sent;                     /* the worker has been told to run it */
+	int slots;                    /* slots it holds, 0 when not running */
+	enum job_wish wish;           /* strongest request on its way to the worker */
+	struct job_waiter *waiters;   /* calls and callbacks to be told */
+	int writing;                  /* checkpoint images on their way to disk */
+	struct job *queue_next, *queue_prev;
+	int queued;                   /* in the queue's list */
+	uint64_t rate_ns;             /* steps_per_second: time and step of the last look */
+	int64_t rate_step;
+};
+
+int jobs_new(struct daemon *d, struct jobs **out, struct fh_status *st);
+/* After store, checkpoints and series: reads every job; one that was running when the last process ended is requeued
+ * (at most LIMIT_INTERRUPTIONS times, on_interrupt = resume) or failed. */
+int jobs_load(struct jobs *js, struct fh_status *st);
+void jobs_free(struct jobs *js);
+
+/* NULL when there is none. `ref` is an id in decimal or a name; a name of digits only is refused at start, so the two
+ * never collide. */
+struct job *jobs_find(struct jobs *js, const char *ref);
+struct job *jobs_by_id(struct jobs *js, uint64_t id);
+/* The same, with FH_INVALID/FH_NOT_FOUND naming `field` and the text. */
+int jobs_lookup(struct jobs *js, const char *ref, const char *field, struct job **out, struct fh_status *st);
+/* In order of id: the first job with id > after, NULL at the end. */
+struct job *jobs_next(struct jobs *js, uint64_t after);
+size_t jobs_count(const struct jobs *js);
+size_t jobs_count_state(const struct jobs *js, enum job_state s);
+/* Live (queued, running, paused) jobs that name this data set. Linear. */
+unsigned jobs_using_dataset(struct jobs *js, const char *dataset);
+/* 1 when a live job needs this checkpoint (its last one, or init.checkpoint). Linear. */
+int jobs_using_checkpoint(struct jobs *js, const char *checkpoint);
+
+const char *job_state_name(enum job_state s);
+/* The new state, JOB_NONE when the table does not allow it. */
+enum job_state job_transition(enum job_state from, enum job_event event);
+int job_is_final(enum job_state s); /* done, failed, stopped */
+
+/* Accepts a job: everything has been checked. Gives it an id, puts it into the queue once it is durable, then calls
+ * done(ctx, job, st). */
+typedef void (*job_done)(void *ctx, struct job *j, const struct fh_status *st /* code 0 = fine */);
+int jobs_add(struct jobs *js, const struct fh_spec *resolved, const char *name /* NULL: job-N */,
+	     const struct job_label *label, int labels, const struct memory_plan *memory, const char *dataset_hash,
+	     const char *request_id, job_done done, void *ctx, struct fh_status *st);
+/* "" when equal, else "learn.lr is 0.0003 there and 0.001 here" (first three differences). */
+void jobs_spec_differs(const struct fh_spec *there, const struct fh_spec *here, char *text, size_t size);
+
+/* Requests of clients. They return at once; done is called when the change is durable (and, for a running job, when
+ * its worker has let go of it). FH_CONFLICT when the state does not allow it; done is not called then. */
+int jobs_stop(struct jobs *js, struct job *j, int discard, job_done done, void *ctx, struct fh_status *st);
+int jobs_pause(struct jobs *js, struct job *j, job_done done, void *ctx, struct fh_status *st);
+int jobs_resume(struct jobs *js, struct job *j, job_done done, void *ctx, struct fh_status *st);
+/* A checkpoint of a running job at its next boundary; done is called when it is registered: job->last_checkpoint is
+ * its id. A job that does not run: FH_CONFLICT (use its last checkpoint). */
+int jobs_checkpoint(struct jobs *js, struct job *j, job_done done, void *ctx, struct fh_status *st);
+
+/* queue.c -> jobs: slots have been reserved. */
+void jobs_start(struct jobs *js, struct job *j);
+/* worker.c -> jobs, on the loop: takes ownership of event->image. */
+void jobs_worker_event(struct jobs *js, struct worker_event *event);
+/* The newest state of a running job, a few times a second. */
+void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s);
+/* The daemon stops: every running job gets an INTERRUPT. */
+void jobs_interrupt_all(struct jobs *js, int now);
+/* 1 when no job runs or is being written. */
+int jobs_idle(const struct jobs *js);
+
+/* The wire form. full: with the last samples (series.c fills them) and queue position. Memory from the call. */
+void jobs_to_wire(struct jobs *js, const struct job *j, int full, struct call *c, Fh__V1__Job *out);
+
+#endif

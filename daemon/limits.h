@@ -1,0 +1,56 @@
+/* Every bound of the daemon in one place: what may come in, what may be kept, how long anything may take.
+ * Bounds of the wire format itself (message sizes, name lengths) that the client shares are in proto/wire.h and
+ * gpu/spec.h; these are the daemon's own. Pure constants, any thread. */
+#ifndef FHD_LIMITS_H
+#define FHD_LIMITS_H
+
+/* ---- messages and calls */
+#define LIMIT_REQUEST_BYTES (16u << 20)     /* largest message the sockets accept: an upload chunk */
+#define LIMIT_CONTROL_BYTES (1u << 20)      /* largest request of every call that carries no bars */
+#define LIMIT_REPLY_BYTES (16u << 20)
+#define LIMIT_UNPACK_FACTOR 16              /* memory that unpacking may take, in request sizes … */
+#define LIMIT_UNPACK_FLOOR (1u << 20)       /* … but at least this */
+#define LIMIT_CONTEXTS 96                   /* requests in work at once; the next one waits in its client's pipe */
+#define LIMIT_WAITS 64                      /* of them, calls that hold their answer for an event (wait_ms) */
+#define LIMIT_WAIT_MS 10000
+#define LIMIT_CONNECTIONS 512               /* per socket, refused above */
+#define LIMIT_REQUEST_ID 64                 /* characters [A-Za-z0-9._-] */
+#define LIMIT_TOKEN 256                     /* characters of a token */
+#define LIMIT_TOKENS 64                     /* lines of a token file */
+#define LIMIT_ANSWERS 4096                  /* answers kept for repeated request ids … */
+#define LIMIT_ANSWERS_BYTES (8u << 20)      /* … and their bytes together */
+#define LIMIT_ANSWER_BYTES (256u << 10)     /* a larger answer is not kept */
+#define LIMIT_LISTENERS 8
+
+/* ---- jobs */
+#define LIMIT_JOBS 65536                    /* all states; a job is about 2 KiB of memory */
+#define LIMIT_JOBS_QUEUED 16384
+#define LIMIT_LABELS 16                     /* per job */
+#define LIMIT_LABEL_KEY 64                  /* [A-Za-z0-9._-]{1,64} */
+#define LIMIT_LABEL_VALUE 256               /* bytes of UTF-8 without control characters */
+#define LIMIT_REASON 256
+#define LIMIT_LIST 1000                     /* jobs in one ListJobs reply */
+#define LIMIT_LIST_DEFAULT 100
+#define LIMIT_INTERRUPTIONS 3               /* restarts of a job whose daemon died under it */
+#define LIMIT_SLOTS 16
+
+/* ---- worker */
+#define LIMIT_SLICE_NS 20000000             /* 20 ms: how long the trainer works before it looks for commands */
+#define LIMIT_COMMANDS 64                   /* ring loop -> worker */
+#define LIMIT_SAMPLES 256                   /* ring worker -> loop; drops the oldest and counts it */
+#define LIMIT_EVENTS 64                     /* ring worker -> loop; never drops, the worker waits */
+#define LIMIT_PARKED 8                      /* trainers kept for re-use */
+#define LIMIT_SNAPSHOTS 1                   /* checkpoint images of one job on their way to disk */
+
+/* ---- time, in ms unless the name says otherwise */
+#define LIMIT_PROBE_EVERY 1000              /* self-probe of each ipc listener */
+#define LIMIT_PROBE_TIMEOUT 3000
+#define LIMIT_STOP_S 60                     /* default of stop_timeout: after that the process just exits */
+#define LIMIT_LONG_PHASE_S 600              /* start of a job or a snapshot may take this long before the watchdog bites */
+#define LIMIT_STALL_S 30                    /* a running slice without an end for this long: worker counts as hung */
+
+/* ---- log */
+#define LIMIT_LOG_BURST 20                  /* lines of one kind in a second; the rest is counted */
+#define LIMIT_LOG_LINE 2048
+
+#endif
