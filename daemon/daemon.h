@@ -25,10 +25,11 @@ struct daemon {
 	struct store *store;             /* store.h       SQLite, written in the libuv pool */
 	struct datasets *datasets;       /* dataset.h     registry and resident markets */
 	struct publish *publish;         /* publish.h     PUB socket, NULL without a publish URL */
-	struct series_set *series;       /* series.h      samples per job, waiting MetricsRequests */
+	struct series *series;           /* series.h      samples per job, waiting MetricsRequests */
 	struct checkpoints *checkpoints; /* checkpoints.h files, rows, retention */
 	struct jobs *jobs;               /* jobs.h        all jobs, the transition table */
-	struct evaluator *evaluator;     /* evaluator.h   evaluations and operations, in the libuv pool */
+	struct operations *operations;   /* operations.h  what takes longer than a call */
+	struct evaluator *evaluator;     /* evaluator.h   evaluations and decisions, on a thread of their own */
 	struct pool *pool;               /* pool.h        parked trainers; shared by workers, has its own lock */
 	struct workers *workers;         /* worker.h      one thread per slot */
 	struct queue *queue;             /* queue.h       order and slots */

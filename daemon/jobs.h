@@ -15,9 +15,10 @@
 #include "gpu/trainer.h"
 #include "proto/fh.pb-c.h"
 #include "proto/status.h"
+#include "proto/wire.h"
 
 struct daemon;
-struct call;
+struct rpc_call;
 struct jobs;
 
 enum job_state { JOB_NONE, JOB_QUEUED, JOB_RUNNING, JOB_PAUSED, JOB_DONE, JOB_FAILED, JOB_STOPPED }; /* as on the wire */
@@ -29,13 +30,13 @@ enum job_event {
 	EVENT_COUNT
 };
 
-struct job_label { char key[LIMIT_LABEL_KEY + 1]; char value[LIMIT_LABEL_VALUE + 1]; };
+struct job_label { char key[FH_NAME_MAX]; char value[FH_LABEL_VALUE_MAX + 1]; };
 
 /* What a command that waits for the worker is answered with. */
 enum job_wish { WISH_NONE, WISH_CHECKPOINT, WISH_PAUSE, WISH_STOP, WISH_DISCARD, WISH_INTERRUPT };
 
 struct job {
-	/* durable (jobs_to_wire / jobs_from_wire) */
+	/* durable: the row of store.h */
 	uint64_t id;
 	char name[FH_NAME_MAX];
 	enum job_state state;
@@ -52,7 +53,7 @@ struct job {
 	char device[128];
 	char last_checkpoint[FH_NAME_MAX]; /* id, "" = none */
 	char resume_note[LIMIT_REASON];
-	uint64_t last_seq;            /* of its series; series.c counts it up */
+	char request_id[LIMIT_REQUEST_ID + 1];
 
 	/* of this process */
 	enum trainer_phase phase;
@@ -87,8 +88,8 @@ size_t jobs_count(const struct jobs *js);
 size_t jobs_count_state(const struct jobs *js, enum job_state s);
 /* Live (queued, running, paused) jobs that name this data set. Linear. */
 unsigned jobs_using_dataset(struct jobs *js, const char *dataset);
-/* 1 when a live job needs this checkpoint (its last one, or init.checkpoint). Linear. */
-int jobs_using_checkpoint(struct jobs *js, const char *checkpoint);
+/* 1 when a live job would resume or start from this checkpoint; its name goes to `by`. Linear. */
+int jobs_needs_checkpoint(struct jobs *js, const char *checkpoint, char by[FH_NAME_MAX]);
 
 const char *job_state_name(enum job_state s);
 /* The new state, JOB_NONE when the table does not allow it. */
@@ -109,9 +110,9 @@ void jobs_spec_differs(const struct fh_spec *there, const struct fh_spec *here, 
 int jobs_stop(struct jobs *js, struct job *j, int discard, job_done done, void *ctx, struct fh_status *st);
 int jobs_pause(struct jobs *js, struct job *j, job_done done, void *ctx, struct fh_status *st);
 int jobs_resume(struct jobs *js, struct job *j, job_done done, void *ctx, struct fh_status *st);
-/* A checkpoint of a running job at its next boundary; done is called when it is registered: job->last_checkpoint is
- * its id. A job that does not run: FH_CONFLICT (use its last checkpoint). */
-int jobs_checkpoint(struct jobs *js, struct job *j, job_done done, void *ctx, struct fh_status *st);
+/* A checkpoint of a running job at its next boundary; operation_finish_checkpoint() follows when it is registered. A job
+ * that does not run: FH_CONFLICT (it has its last checkpoint). */
+int jobs_request_checkpoint(struct jobs *js, struct job *j, uint64_t operation, struct fh_status *st);
 
 /* queue.c -> jobs: slots have been reserved. */
 void jobs_start(struct jobs *js, struct job *j);
@@ -125,6 +126,6 @@ void jobs_interrupt_all(struct jobs *js, int now);
 int jobs_idle(const struct jobs *js);
 
 /* The wire form. full: with the last samples (series.c fills them) and queue position. Memory from the call. */
-void jobs_to_wire(struct jobs *js, const struct job *j, int full, struct call *c, Fh__V1__Job *out);
+void jobs_to_wire(struct jobs *js, const struct job *j, int full, struct rpc_call *c, Fh__V1__Job *out);
 
 #endif

@@ -4,15 +4,8 @@
 #ifndef FHD_LIMITS_H
 #define FHD_LIMITS_H
 
-/* ---- messages and calls */
-#define LIMIT_REQUEST_BYTES (16u << 20)     /* largest message the sockets accept: an upload chunk */
-#define LIMIT_CONTROL_BYTES (1u << 20)      /* largest request of every call that carries no bars */
-#define LIMIT_REPLY_BYTES (16u << 20)
-#define LIMIT_UNPACK_FACTOR 16              /* memory that unpacking may take, in request sizes … */
-#define LIMIT_UNPACK_FLOOR (1u << 20)       /* … but at least this */
-#define LIMIT_CONTEXTS 96                   /* requests in work at once; the next one waits in its client's pipe */
-#define LIMIT_WAITS 64                      /* of them, calls that hold their answer for an event (wait_ms) */
-#define LIMIT_WAIT_MS 10000
+/* ---- calls (message sizes: proto/wire.h) */
+#define LIMIT_CONTEXTS 128                  /* requests in work at once; the next one waits in its client's pipe */
 #define LIMIT_CONNECTIONS 512               /* per socket, refused above */
 #define LIMIT_REQUEST_ID 64                 /* characters [A-Za-z0-9._-] */
 #define LIMIT_TOKEN 256                     /* characters of a token */
@@ -25,9 +18,6 @@
 /* ---- jobs */
 #define LIMIT_JOBS 65536                    /* all states; a job is about 2 KiB of memory */
 #define LIMIT_JOBS_QUEUED 16384
-#define LIMIT_LABELS 16                     /* per job */
-#define LIMIT_LABEL_KEY 64                  /* [A-Za-z0-9._-]{1,64} */
-#define LIMIT_LABEL_VALUE 256               /* bytes of UTF-8 without control characters */
 #define LIMIT_REASON 256
 #define LIMIT_LIST 1000                     /* jobs in one ListJobs reply */
 #define LIMIT_LIST_DEFAULT 100

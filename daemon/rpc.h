@@ -1,42 +1,44 @@
 /* Calls: from the bytes of a request to the bytes of its reply.
  *
- * Thread: loop. A handler gets a struct call and must answer it exactly once, now or later, with rpc_reply() or
- * rpc_fail(); both free the call. A handler that returns a negative code has not answered: rpc answers with `st`.
- * A handler that returns 0 has answered or keeps the call (deferred). What hangs on a call (request, call_alloc memory)
- * lives until it is answered.
+ * Thread: loop. A handler gets a struct rpc_call and answers it exactly once, now or later, with rpc_reply() or
+ * rpc_fail(); both free the call. What hangs on a call (request, arena) lives until then.
  *
  * Untrusted bytes: size, magic, version and token are checked on the raw message, then protobuf-c unpacks the rest with
- * a capped allocator, then handlers check every enum, id and number themselves. */
+ * a capped
+ * arena (proto/wire.h), then handlers check every id and number. */
 #ifndef FHD_RPC_H
 #define FHD_RPC_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include "daemon/limits.h"
 #include "proto/fh.pb-c.h"
 #include "proto/status.h"
+#include "proto/wire.h"
 
 struct daemon;
 struct rpc;
 
 enum rpc_role { ROLE_NONE, ROLE_READ, ROLE_SUBMIT, ROLE_ADMIN };
 
-struct call {
-	struct daemon *daemon;
-	const Fh__V1__Request *request; /* magic, version and token have been checked; the one call field is set */
+struct rpc_call {
+	const Fh__V1__Request *request; /* magic, version and token have been checked; exactly one call is set */
 	enum rpc_role role;
+	struct fh_arena arena;          /* request and reply memory, gone when the call is answered */
 	/* the rest is rpc.c's */
+	struct rpc *rpc;
 	const struct rpc_entry *entry;
-	struct answer *answer;          /* of a request id whose answer is kept */
-	struct call_block *blocks;
+	struct answer *answer;          /* of a request id whose answer is kept, else NULL */
 	void *reply_to;                 /* net.c's context */
-	struct call *next, *prev;       /* open calls */
-	int waiting;                    /* counted against LIMIT_WAITS */
+	struct rpc_call *next, *prev;   /* open calls */
+	char request_id[LIMIT_REQUEST_ID + 1];
 };
 
-typedef int (*rpc_handler)(struct call *c, struct fh_status *st);
+typedef void (*rpc_handler)(struct daemon *d, struct rpc_call *c);
 
-/* One row per call. Tables end with {0}. */
+/* One row of the table in rpc.c per call. */
 struct rpc_entry {
-	int call_case;            /* FH__V1__REQUEST__CALL_… */
+	int call;                 /* FH__V1__REQUEST__CALL_… */
 	const char *name;         /* for logs */
 	rpc_handler fn;
 	enum rpc_role role;       /* least role that may call it */
@@ -44,27 +46,20 @@ struct rpc_entry {
 };
 enum {
 	RPC_ONCE = 1,             /* changes something: a repeated request id gets the first answer again */
-	RPC_BULK = 2,             /* request may be LIMIT_REQUEST_BYTES, not LIMIT_CONTROL_BYTES */
-	RPC_STOPPING = 4          /* also answered while the daemon stops */
+	RPC_STOPPING = 2          /* also answered while the daemon stops */
 };
-extern const struct rpc_entry rpc_job_calls[], rpc_admin_calls[];                          /* area daemon */
-extern const struct rpc_entry rpc_data_calls[], rpc_metrics_calls[], rpc_eval_calls[], rpc_checkpoint_calls[]; /* dstore */
 
 int rpc_new(struct daemon *d, struct rpc **out, struct fh_status *st);
 void rpc_free(struct rpc *r);
 
-/* Zeroed memory that lives as long as the call; never NULL (the process aborts when the machine has none). */
-void *call_alloc(struct call *c, size_t size);
-char *call_strdup(struct call *c, const char *text);
-char *call_printf(struct call *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Zeroed memory that lives as long as the call; never NULL (the process ends when the machine has none). */
+void *rpc_alloc(struct rpc_call *c, size_t size);
+char *rpc_strdup(struct rpc_call *c, const char *text);
 
-/* Answers: fills magic, protocol and request id of `reply` (made with FH__V1__REPLY__INIT), packs it and frees the
- * call. A reply above LIMIT_REPLY_BYTES becomes an EXHAUSTED error. */
-void rpc_reply(struct call *c, Fh__V1__Reply *reply);
-void rpc_fail(struct call *c, const struct fh_status *st);
-/* Before a handler keeps a call for an event that may be far away (wait_ms): 1 when it may, 0 when LIMIT_WAITS calls
- * wait already; then answer at once with what is there. */
-int rpc_may_wait(struct call *c);
+/* Answers: fills magic, protocol and request id of `reply`, packs it and frees the call. A reply that is too large
+ * becomes an EXHAUSTED error. */
+void rpc_reply(struct rpc_call *c, Fh__V1__Reply *reply);
+void rpc_fail(struct rpc_call *c, const struct fh_status *st);
 /* Calls that are not answered yet. */
 unsigned rpc_open_calls(const struct rpc *r);
 
@@ -73,10 +68,5 @@ unsigned rpc_open_calls(const struct rpc *r);
 void rpc_take(struct rpc *r, const void *data, size_t bytes, void *reply_to);
 /* At start: request ids of accepted jobs that the store remembers, so that a repeated StartJob finds its job. */
 void rpc_remember_job(struct rpc *r, const char *request_id, uint64_t job);
-
-/* Name and id rules shared by handlers: [A-Za-z0-9._-]{1,64}. FH_INVALID naming `field`. `text` NULL = missing. */
-int rpc_check_name(const char *text, const char *field, struct fh_status *st);
-/* Sets reply->error from st. `e` is the caller's storage, alive until packed; texts point into st. */
-void rpc_error_from_status(Fh__V1__Error *e, const struct fh_status *st);
 
 #endif
