@@ -1,0 +1,3 @@
+#include "client/cmd.h"
+
+const struct command cmds_checkpoint[] = {{ .name = NULL }};
