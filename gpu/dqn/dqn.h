@@ -65,8 +65,8 @@ enum dqn_tensor {
 	T_S, T_S2,    /* F32 [B, SD] (already rounded to BF16 values in bf16 runs) */
 	T_A,          /* I32 [B, D] */
 	T_R, T_G,     /* F32 [B] */
-	T_LOGITS,     /* F32 [B, sumA, NA] dueling-combined logits of s, online (reference output, tests) */
-	T_PROJ,       /* F32 [B, D, NA] target distributions m (c51) or [B, D, 1..] y in entry 0 (mse) */
+	T_LOGITS,     /* F32 [B, D, NA] dueling-combined logits of s, online, of the taken actions (the loss needs no others) */
+	T_PROJ,       /* F32 [B, D, NA] target distributions m (c51), or y in entry 0 of each row (mse) */
 	T_ERROR,      /* F32 [B] priority error e_s */
 	T_CE,         /* F32 [B] ce_s (c51) or mean squared delta (mse) */
 	T_SCRATCH,    /* U8, the backend's own; host and CUDA size it differently through dqn_scratch_bytes */

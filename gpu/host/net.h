@@ -1,0 +1,21 @@
+/* The forward pass alone, for acting and evaluation: a private copy of one network, prepared for the vector unit.
+ *
+ * Runs on the calling thread and needs no trainer. Precision tf32 and bf16 are emulated by rounding weights, states and
+ * activations to nearest even before every product, as the learner does. One thread at a time per object. */
+#ifndef FH_GPU_HOST_NET_H
+#define FH_GPU_HOST_NET_H
+
+#include "gpu/dqn/dqn.h"
+
+struct fh_status;
+struct host_net;
+
+int host_net_new(const struct dqn_dims *d, double v_min, double v_max, struct host_net **out, struct fh_status *st);
+void host_net_free(struct host_net *n); /* NULL is fine */
+/* Takes new parameters: flat, padded F32 [d->params], copied. Call it before the first forward. */
+void host_net_set(struct host_net *n, const float *param);
+/* x [rows, SD] -> action [rows, D] greedy, lowest index on a tie; q [rows, sumA]; logits [rows, sumA, NA] combined.
+ * Each output may be NULL. Any number of rows; one row costs about as much as reading the weights once. */
+void host_net_forward(struct host_net *n, const float *x, int64_t rows, int32_t *action, float *q, float *logits);
+
+#endif
