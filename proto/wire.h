@@ -71,6 +71,10 @@ int fh_reply_unpack(const void *data, size_t len, struct fh_arena *a, Fh__V1__Re
 int fh_message_unpack(const ProtobufCMessageDescriptor *d, const void *data, size_t len, int strict, struct fh_arena *a,
 		      ProtobufCMessage **out, struct fh_status *st);
 
+/* The walk alone: FH_CORRUPT or FH_INVALID with the dotted path in `field`. */
+int fh_message_check(const ProtobufCMessageDescriptor *d, const void *data, size_t len, int strict,
+		     struct fh_status *st);
+
 /* ---- pack: fh_pack_size() checks the limit for the kind of message (FH_EXHAUSTED), fh_pack() writes that many bytes. */
 int fh_pack_size(const ProtobufCMessage *m, size_t *size, struct fh_status *st);
 size_t fh_pack(const ProtobufCMessage *m, void *buf);
