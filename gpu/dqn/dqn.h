@@ -40,6 +40,7 @@ enum dqn_tensor {
 	T_PARAM_LP,   /* BF16 [params] as the GEMMs read them (bf16 runs, else 1 element) */
 	T_TARGET_LP,  /* BF16 [params] */
 	T_CLOCK,      /* U8 [sizeof(struct dqn_clock)] */
+	T_CONFIG,     /* U8 [sizeof(struct env_config)] the environment's parameters, reward_scale resolved */
 	T_ACCUM,      /* F64 [DQN_ACC_COUNT] since the last report */
 	/* replay */
 	T_RP_S, T_RP_S2, /* F32 or BF16 [C, SD] */
