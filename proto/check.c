@@ -183,6 +183,7 @@ int fh_message_check(const ProtobufCMessageDescriptor *d, const void *data, size
 #define FIELD_MAGIC 1u      /* the same numbers in Request and Reply */
 #define FIELD_PROTOCOL 2u
 #define FIELD_REQUEST_ID 3u
+#define FIELD_TOKEN 4u        /* of Request; in Reply the error has this number */
 #define FIELD_CALL_FIRST 10u
 
 int fh_peek(const void *data, size_t len, struct fh_peek *out, struct fh_status *st)
@@ -211,6 +212,9 @@ int fh_peek(const void *data, size_t len, struct fh_peek *out, struct fh_status 
 				memcpy(out->request_id, body.p, n);
 			if (!fh_name_ok(out->request_id))
 				out->request_id[0] = 0;
+		} else if (number == FIELD_TOKEN && type == WIRE_LEN) {
+			out->token = (const char *)body.p;
+			out->token_len = n;
 		} else if (number >= FIELD_CALL_FIRST && type == WIRE_LEN) {
 			out->call = number;
 		}

@@ -58,6 +58,8 @@ struct fh_peek {
 	uint32_t magic, protocol;
 	uint32_t call;            /* field number of the call (request) or result (reply), 0 when there is none */
 	char request_id[65];      /* "" when absent or not a name */
+	const char *token;        /* into the message, not terminated; NULL when absent */
+	size_t token_len;
 };
 /* FH_CORRUPT when the outermost level is no protobuf; what was read until there is in *out all the same. */
 int fh_peek(const void *data, size_t len, struct fh_peek *out, struct fh_status *st);
