@@ -40,7 +40,6 @@ struct checkpoints_config {
 	const char *dir;             /* <state>/checkpoints, made when missing */
 	/* 1 when a live job would resume or start from `id`; its name goes to `by` (FH_NAME_MAX). */
 	int (*needed)(void *arg, const char *id, char *by);
-	void (*log)(void *arg, int level /* 3 error, 4 warning, 6 info */, const char *text);
 	void *arg;
 };
 int checkpoints_new(const struct checkpoints_config *cfg, struct checkpoints **out, struct fh_status *st);

@@ -40,7 +40,6 @@ struct datasets_config {
 	const char *dir;          /* <state>/datasets, made when missing */
 	uint64_t cache_bytes;     /* 0: DATASET_CACHE_BYTES */
 	unsigned (*jobs_using)(void *arg, const char *name); /* live jobs: queued, running, paused */
-	void (*log)(void *arg, int level /* 3 error, 4 warning, 6 info */, const char *text);
 	void *arg;
 };
 int datasets_new(const struct datasets_config *cfg, struct datasets **out, struct fh_status *st);

@@ -1,0 +1,43 @@
+/* What store.c (file, schema, start-up reads) and store_txn.c (transactions, writer thread) share. */
+#ifndef FHD_STORE_INTERNAL_H
+#define FHD_STORE_INTERNAL_H
+
+#include <pthread.h>
+#include <sqlite3.h>
+#include "daemon/store.h"
+
+enum store_stmt {
+	STMT_PUT_JOB, STMT_PUT_EVENT, STMT_TRIM_EVENTS, STMT_PUT_DATASET, STMT_DROP_DATASET, STMT_PUT_CHECKPOINT,
+	STMT_DROP_CHECKPOINT, STMT_PUT_SAMPLE, STMT_THIN_REPORTS, STMT_THIN_ALL, STMT_PUT_REQUEST, STMT_TRIM_REQUESTS,
+	STMT_PUT_COUNTER, STMT_READ_SAMPLES, STMT_READ_EVENTS, STMT_COUNT
+};
+extern const char *const store_sql[STMT_COUNT];
+
+struct store_list { struct store_txn *head, *tail; };
+
+struct store {
+	sqlite3 *db;                       /* the writer's once it runs */
+	sqlite3_stmt *stmt[STMT_COUNT];    /* prepared on first use, writer thread */
+	char *path;
+	uv_loop_t *loop;
+	uv_async_t async;
+	int async_open;
+	int running;                       /* loop: writer thread exists */
+	pthread_t thread;
+
+	pthread_mutex_t lock;              /* guards todo, done, ending, groups, failed, error */
+	pthread_cond_t work, answered;
+	struct store_list todo, done;
+	int ending;
+	uint64_t groups, failed;
+	char error[256];
+
+	uint64_t pending, transactions;    /* loop thread only */
+};
+
+/* Code of an SQLite result: full disk, busy or foreign file, corruption, refused value, else FH_IO. */
+int store_code(int rc);
+/* Fills st with what the database says about its last failure. */
+int store_fail(struct store *s, int rc, const char *what, struct fh_status *st);
+
+#endif
