@@ -38,6 +38,12 @@ struct exec {
 	void *priv;
 };
 
+/* Tensor `t` of one trial. */
+static inline void *exec_at(const struct exec *x, int t, int trial)
+{
+	return (char *)x->tensor[t] + (size_t)trial * x->plan->tensor[t].stride;
+}
+
 struct backend {
 	const char *name;      /* "host", "cuda" */
 	enum fh_device kind;
@@ -70,6 +76,9 @@ struct backend {
 	int (*finish)(struct exec *x, struct fh_status *st);
 };
 #define BACKEND_ABI 1
+/* What fhd-cuda.so exports. FH_UNAVAILABLE with the reason when there is no usable device. */
+#define BACKEND_ENTRY "fhd_backend_cuda"
+typedef int (*backend_entry)(int abi, int device, const struct backend **out, struct fh_status *st);
 
 const struct backend *backend_host(void);
 /* Opens "auto", "host", "cuda" or "cuda:N". auto = cuda when the shared object loads and a device answers, else host;

@@ -14,6 +14,7 @@ struct plan_tensor {
 	char name[ST_TENSOR_NAME_MAX];
 	int64_t elements;      /* of one trial */
 	size_t offset, bytes;  /* in the arena; bytes cover all P trials */
+	size_t stride;         /* bytes from trial to trial: elements * element size */
 };
 
 struct plan {

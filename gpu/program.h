@@ -61,11 +61,36 @@ struct metric {
 
 struct plan; /* layout.h */
 
+/* The schedule: `warm` is repeated until the program says it is warm, then `chunk` is repeated. The last run of a chunk
+ * is the learning one: its count is in learn steps, and a boundary (report, validation, end) may cut it in two. */
+#define CHUNK_RUN_MAX 4
+struct schedule { struct run warm; struct run chunk[CHUNK_RUN_MAX]; int runs; };
+
+/* Where a trial stands, read from its clock. */
+struct progress {
+	int64_t step, vector_step, stored;
+	int64_t warm_left;   /* runs of `warm` that are certainly still needed, 0 when warm */
+	int diverged;        /* too many skipped steps in a row */
+};
+
 struct program {
 	const char *name;
 	/* Registers tensors and views for a resolved spec and fixes the program's dimensions. Allocates nothing on a
 	 * device; FH_INVALID/FH_EXHAUSTED. */
 	int (*plan)(const struct fh_spec *spec, int state_dim, struct plan *plan, struct fh_status *st);
+	void (*schedule)(const struct fh_spec *spec, struct schedule *out);
+	/* Fills the tensors of a new job through the backend (all TENSOR_FRESH ones are zero by then). spec is complete,
+	 * env.reward_scale included. weights_from: clocks [P] of the job whose parameters, target and moments are already
+	 * in place, NULL = initial values by seed. replay_from: the same for a replay that is kept. */
+	int (*begin)(struct exec *x, const struct fh_spec *spec, const struct fh_split *split, const void *weights_from,
+		     const void *replay_from, struct fh_status *st);
+	/* Looks at a checkpoint before it is loaded: tensor[i] is a host copy of tensor i (all trials), NULL where it is
+	 * not kept; clocks are brought up to date in place. Indices and counters must be in range: FH_CORRUPT. */
+	int (*restore)(const struct plan *plan, const struct fh_spec *spec, const struct fh_split *split, void *const *tensor,
+		       struct fh_status *st);
+	/* Makes what is computed from kept tensors and not kept itself (low-precision copies). */
+	int (*derive)(struct exec *x, struct fh_status *st);
+	void (*progress)(const void *clock, struct progress *out);
 	const struct phase *phase;
 	int phases;
 	const struct metric *metric;

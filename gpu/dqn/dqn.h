@@ -7,12 +7,14 @@
 #define FH_GPU_DQN_H
 
 #include <stdint.h>
+#include "gpu/env.h"
 #include "gpu/program.h"
 
 #define DQN_BRANCHES 3
 #define DQN_EXPOSURES 5
 #define DQN_ORDERS 3
 #define DQN_URGENCIES 3
+#define DQN_SKIP_LIMIT 10  /* skipped steps in a row that fail the job */
 #define DQN_LAYER_MAX (4 + 2 * FH_BRANCH_MAX)
 
 /* Layers in flat order: 0 s1, 1 s2, 2 v1, 3 v2, then b{d}1, b{d}2 for each branch. */
@@ -60,6 +62,8 @@ enum dqn_tensor {
 	T_PEND_HEAD,  /* I32 [N] next slot to write */
 	/* one collect step */
 	T_ACTION,     /* I32 [N, D] greedy, then explored */
+	T_ENV_STAT,   /* F64 [N, DQN_ENV_STATS] what the step of each environment adds to T_ACCUM (host) */
+	T_ENV_READY,  /* I32 [N, 2] transitions it stores, place of the first behind clock.stored (host) */
 	/* one learn step */
 	T_INDEX,      /* I32 [B] sampled leaves */
 	T_WEIGHT,     /* F32 [B] importance weights */
@@ -85,15 +89,19 @@ struct dqn_clock {
 	int32_t lr_linear;
 	int32_t train_begin, train_end;  /* training split [begin, end) */
 	int32_t pad0;
+	struct env_config env;
 	/* where it stands */
 	int64_t step;          /* s: training steps done, skipped ones included */
 	int64_t applied;       /* t: updates applied */
 	int64_t vector_step;   /* v: vector environment steps done */
 	int64_t stored;        /* transitions stored since the start; head = stored mod C, filled = min(stored, C) */
-	int64_t skipped, skipped_run; /* in all, and in a row (10 fail the job) */
+	int64_t fresh;         /* transitions that ENV of this vector step put behind `stored`; INSERT adds them to it */
+	/* Skipped steps in all, and in a row. From DQN_SKIP_LIMIT on the run never ends: every later step is skipped too
+	 * and the trainer, which reads this clock late, fails the job. */
+	int64_t skipped, skipped_run;
 	float largest;         /* largest p written to the tree */
 	float grad_scale;      /* min(1, max_grad_norm/norm) of this step */
-	/* this step's, written by `advance` */
+	/* this step's, written by ADVANCE (eps: by EXPLORE) */
 	double lr, beta, eps, bias1, bias2; /* bias: 1 - beta^t for the update about to be applied */
 	double grad_norm, loss;
 	int32_t skip;          /* this step's update is skipped */
@@ -130,6 +138,8 @@ enum dqn_stage {
 	STAGE_COUNT,    /* accumulators; step + 1 */
 	DQN_STAGES
 };
+/* Columns of T_ENV_STAT, in the order of ACC_REWARD … ACC_EXITS. */
+enum { DQN_ENV_STATS = ACC_EXITS - ACC_REWARD + 1 };
 enum { DQN_PHASE_COLLECT, DQN_PHASE_LEARN, DQN_PHASES };
 
 extern const struct program dqn_program;
@@ -139,6 +149,9 @@ int dqn_dims_make(const struct fh_spec *spec, int state_dim, const int *actions,
 size_t dqn_scratch_bytes(const struct dqn_dims *d, enum fh_device device);
 /* Initial values of section 1 into a flat padded buffer [params]. Exact. */
 void dqn_init_params(const struct dqn_dims *d, uint64_t seed, float *flat);
-void dqn_clock_init(const struct fh_spec *spec, struct fh_split train, struct dqn_clock *out);
+/* The clock of trial `trial` (its seed is run.seed + trial) at the start of a job; padding is zero. */
+void dqn_clock_init(const struct fh_spec *spec, struct fh_split train, int trial, struct dqn_clock *out);
+/* Stage descriptions by id, and both phases' stage lists: step.c. */
+extern const struct stage dqn_stage_table[DQN_STAGES];
 
 #endif
