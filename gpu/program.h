@@ -20,6 +20,7 @@ enum {
 	TENSOR_FRESH = 2,  /* zeroed when a job starts fresh (before the program's init fills it) */
 	TENSOR_REPLAY = 4, /* kept from job to job when init.replay = keep */
 	TENSOR_HOST = 8    /* scratch that only the host backend needs */
+	TENSOR_WHOLE = 16  /* its shape covers all trials already: no trial axis in front */
 };
 #define TENSOR_RANK_MAX 5
 

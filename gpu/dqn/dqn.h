@@ -89,7 +89,6 @@ struct dqn_clock {
 	int32_t lr_linear;
 	int32_t train_begin, train_end;  /* training split [begin, end) */
 	int32_t pad0;
-	struct env_config env;
 	/* where it stands */
 	int64_t step;          /* s: training steps done, skipped ones included */
 	int64_t applied;       /* t: updates applied */
