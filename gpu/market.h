@@ -9,6 +9,11 @@
 #include "gpu/spec.h"
 
 #define MARKET_WARMUP 144
+#define MARKET_BARS_MAX (INT64_C(1) << 28)  /* bar numbers are I32 in the environments */
+#define MARKET_PRICE_MAX 1e12               /* |price|: keeps every intermediate finite */
+#define MARKET_VOLUME_MAX 1e18
+#define MARKET_TICK_MIN 1e-12               /* the same: the least denominator of a return */
+#define MARKET_FEATURES_VERSION "1"         /* other: features of a file are computed again */
 
 struct market_bars { /* SoA view, borrowed */
 	int64_t bars;
@@ -34,7 +39,8 @@ struct market {
 void market_features(const struct market_bars *b, double tick, float *feature, float *sigma);
 /* The same in double, for tests against golden/. */
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma);
-/* Copies the bars, computes features and hash. FH_EXHAUSTED, FH_INVALID (fewer than 2 bars, time not increasing). */
+/* Copies the bars, computes features and hash. FH_EXHAUSTED, FH_INVALID (fewer than 2 bars, time not increasing, a
+ * number that is not finite or beyond the bounds above, negative volume, tick out of range): names the bar. */
 int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st);
 /* A data set file: safetensors with ts I64, open high low close volume F64 [T], features F32 [T,40], sigma F32 [T];
  * metadata holds tick, hash and the registry's notes. Written to a temporary name, synced, renamed. */

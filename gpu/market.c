@@ -1,0 +1,346 @@
+/* The data set in memory and on disk: bars, features, sigma, hash.
+ *
+ * Owns struct market: one allocation, written here before the first reference is handed out, read only after. The
+ * reference count is the only thing that changes. Invariant: prices are finite and bounded, time increases, features
+ * lie in [-5, 5] and sigma is positive, whether built from bars or loaded from a file. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu/hash.h"
+#include "gpu/market.h"
+#include "gpu/safetensors.h"
+#include "proto/status.h"
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "data sets and hashes are little-endian in memory and on disk"
+#endif
+
+#define F FH_MARKET_FEATURES
+#define ARENA_ALIGN 64
+#define META_PAIRS_MAX 64 /* of the caller, in market_save */
+
+/* ---------------------------------------------------------------- memory */
+
+static size_t aligned(size_t bytes)
+{
+	return (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+static int market_alloc(int64_t bars, struct market **out, struct fh_status *st)
+{
+	size_t column = aligned((size_t)bars * 8), feature = aligned((size_t)bars * F * sizeof(float));
+	size_t sigma = aligned((size_t)bars * sizeof(float)), bytes = 6 * column + feature + sigma;
+	struct market *m = calloc(1, sizeof(*m));
+	char *at = m ? aligned_alloc(ARENA_ALIGN, bytes) : NULL;
+
+	if (!at) {
+		free(m);
+		return fh_fail(st, FH_EXHAUSTED, "no memory for a market of %lld bars (%zu bytes)", (long long)bars, bytes);
+	}
+	m->arena = at;
+	m->bars = bars;
+	m->refs = 1;
+	m->ts = (int64_t *)(void *)at;
+	m->open = (double *)(void *)(at += column);
+	m->high = (double *)(void *)(at += column);
+	m->low = (double *)(void *)(at += column);
+	m->close = (double *)(void *)(at += column);
+	m->volume = (double *)(void *)(at += column);
+	m->feature = (float *)(void *)(at += column);
+	m->sigma = (float *)(void *)(at + feature);
+	*out = m;
+	return 0;
+}
+
+struct market *market_ref(struct market *m)
+{
+	__atomic_add_fetch(&m->refs, 1, __ATOMIC_RELAXED);
+	return m;
+}
+
+void market_unref(struct market *m)
+{
+	if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	free(m->arena);
+	free(m);
+}
+
+/* ---------------------------------------------------------------- checks */
+
+static int check_number(double x, double lo, double hi, const char *what, int64_t t, int code, struct fh_status *st)
+{
+	if (x >= lo && x <= hi)
+		return 0;
+	return fh_fail_field(st, code, what, "bar %lld: %s is %g, not in [%g, %g]", (long long)t, what, x, lo, hi);
+}
+
+/* code: FH_INVALID for a caller's bars, FH_CORRUPT for a file's. */
+static int check_bars(const struct market_bars *b, double tick, int code, struct fh_status *st)
+{
+	int rc = 0;
+
+	if (b->bars < 2 || b->bars > MARKET_BARS_MAX)
+		return fh_fail_field(st, code, "bars", "%lld bars; a market has 2 to %lld", (long long)b->bars,
+				     (long long)MARKET_BARS_MAX);
+	if (!(tick >= MARKET_TICK_MIN && tick <= MARKET_PRICE_MAX))
+		return fh_fail_field(st, FH_INVALID, "env.tick", "tick is %g, not in [%g, %g]", tick, MARKET_TICK_MIN,
+				     MARKET_PRICE_MAX);
+	for (int64_t t = 0; !rc && t < b->bars; t++) {
+		rc = check_number(b->open[t], -MARKET_PRICE_MAX, MARKET_PRICE_MAX, "open", t, code, st);
+		if (!rc)
+			rc = check_number(b->high[t], -MARKET_PRICE_MAX, MARKET_PRICE_MAX, "high", t, code, st);
+		if (!rc)
+			rc = check_number(b->low[t], -MARKET_PRICE_MAX, MARKET_PRICE_MAX, "low", t, code, st);
+		if (!rc)
+			rc = check_number(b->close[t], -MARKET_PRICE_MAX, MARKET_PRICE_MAX, "close", t, code, st);
+		if (!rc)
+			rc = check_number(b->volume[t], 0.0, MARKET_VOLUME_MAX, "volume", t, code, st);
+		if (!rc && t && b->ts[t] <= b->ts[t - 1])
+			rc = fh_fail_field(st, code, "ts", "bar %lld: its time is not after that of the bar before", (long long)t);
+	}
+	return rc;
+}
+
+static int hash_bars(const struct market_bars *b, char hex[HASH_HEX_SIZE], struct fh_status *st)
+{
+	const void *column[6] = {b->ts, b->open, b->high, b->low, b->close, b->volume};
+	struct hash *h;
+	int rc = hash_new(&h, st);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < 6; i++)
+		hash_add(h, column[i], (size_t)b->bars * 8);
+	hash_finish(h, hex);
+	return hex[0] ? 0 : fh_fail(st, FH_INTERNAL, "SHA-256 failed");
+}
+
+/* ---------------------------------------------------------------- build */
+
+static int copy_bars(const struct market_bars *b, double tick, struct market **out, struct fh_status *st)
+{
+	size_t bytes = (size_t)b->bars * 8;
+	struct market *m = NULL;
+	int rc = market_alloc(b->bars, &m, st);
+
+	if (rc)
+		return rc;
+	m->tick = tick;
+	memcpy(m->ts, b->ts, bytes);
+	memcpy(m->open, b->open, bytes);
+	memcpy(m->high, b->high, bytes);
+	memcpy(m->low, b->low, bytes);
+	memcpy(m->close, b->close, bytes);
+	memcpy(m->volume, b->volume, bytes);
+	*out = m;
+	return 0;
+}
+
+int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st)
+{
+	char hex[HASH_HEX_SIZE];
+	struct market *m = NULL;
+	int rc = check_bars(b, tick, FH_INVALID, st);
+
+	if (!rc)
+		rc = hash_bars(b, hex, st);
+	if (!rc)
+		rc = copy_bars(b, tick, &m, st);
+	if (rc)
+		return rc;
+	memcpy(m->hash, hex, sizeof(m->hash));
+	market_features(b, tick, m->feature, m->sigma);
+	*out = m;
+	return 0;
+}
+
+/* ---------------------------------------------------------------- file */
+
+static struct st_tensor column(const char *name, enum st_dtype dtype, const void *data, int64_t rows, int64_t columns)
+{
+	struct st_tensor t = {.dtype = dtype, .rank = columns ? 2 : 1, .dim = {rows, columns}, .data = data};
+
+	snprintf(t.name, sizeof(t.name), "%s", name);
+	t.bytes = (size_t)rows * (size_t)(columns ? columns : 1) * st_dtype_size(dtype);
+	return t;
+}
+
+int market_save(const struct market *m, const char *path, const char *const *meta, struct fh_status *st)
+{
+	struct st_tensor t[8] = {
+		column("ts", ST_I64, m->ts, m->bars, 0), column("open", ST_F64, m->open, m->bars, 0),
+		column("high", ST_F64, m->high, m->bars, 0), column("low", ST_F64, m->low, m->bars, 0),
+		column("close", ST_F64, m->close, m->bars, 0), column("volume", ST_F64, m->volume, m->bars, 0),
+		column("features", ST_F32, m->feature, m->bars, F), column("sigma", ST_F32, m->sigma, m->bars, 0),
+	};
+	const char *all[2 * META_PAIRS_MAX + 9] = {"format", "fhd-dataset", "features_version", MARKET_FEATURES_VERSION};
+	char tick[40];
+	int n = 4;
+
+	snprintf(tick, sizeof(tick), "%.17g", m->tick);
+	all[n++] = "tick";
+	all[n++] = tick;
+	all[n++] = "hash";
+	all[n++] = m->hash;
+	for (int i = 0; meta && meta[i] && meta[i + 1]; i += 2) {
+		if (i >= 2 * META_PAIRS_MAX)
+			return fh_fail(st, FH_INVALID, "more than %d metadata entries", META_PAIRS_MAX);
+		all[n++] = meta[i];
+		all[n++] = meta[i + 1];
+	}
+	all[n] = NULL;
+	return st_save(t, 8, all, path, st);
+}
+
+static int file_bars(const struct st_file *f, struct market_bars *b, struct fh_status *st)
+{
+	static const char *const name[5] = {"open", "high", "low", "close", "volume"};
+	const double **column[5] = {&b->open, &b->high, &b->low, &b->close, &b->volume};
+	const struct st_tensor *t;
+	int rc = st_need(f, "ts", ST_I64, -1, NULL, &t, st);
+
+	if (!rc && t->rank != 1)
+		rc = fh_fail(st, FH_CORRUPT, "tensor ts has %d dimensions, not 1", t->rank);
+	if (rc)
+		return rc;
+	b->bars = t->dim[0];
+	b->ts = t->data;
+	for (int i = 0; !rc && i < 5; i++) {
+		rc = st_need(f, name[i], ST_F64, 1, &b->bars, &t, st);
+		if (!rc)
+			*column[i] = t->data;
+	}
+	return rc;
+}
+
+/* A different tick reaches the features only through prices at or below zero or below a tick. */
+static int tick_matters(const struct market_bars *b, double tick, double other)
+{
+	double least = tick > other ? tick : other;
+
+	if (tick == other)
+		return 0;
+	for (int64_t t = 0; t < b->bars; t++)
+		if (!(b->close[t] > 0.0 && b->close[t] >= least))
+			return 1;
+	return 0;
+}
+
+/* The file's features, when it has them for this tick and this version; else computed. */
+static int load_features(const struct st_file *f, const struct market_bars *b, struct market *m, struct fh_status *st)
+{
+	const char *version = st_meta(f, "features_version"), *tick = st_meta(f, "tick");
+	const struct st_tensor *feature, *sigma;
+	int64_t shape[2] = {b->bars, F};
+	int rc = st_need(f, "features", ST_F32, 2, shape, &feature, st);
+
+	if (!rc)
+		rc = st_need(f, "sigma", ST_F32, 1, shape, &sigma, st);
+	if (rc)
+		return rc;
+	if (!version || strcmp(version, MARKET_FEATURES_VERSION) || !tick || tick_matters(b, m->tick, strtod(tick, NULL))) {
+		market_features(b, m->tick, m->feature, m->sigma);
+		return 0;
+	}
+	memcpy(m->feature, feature->data, feature->bytes);
+	memcpy(m->sigma, sigma->data, sigma->bytes);
+	for (int64_t i = 0; i < b->bars * F; i++)
+		if (!(fabsf(m->feature[i]) <= 5.0f))
+			return fh_fail(st, FH_CORRUPT, "feature %d of bar %lld is outside [-5, 5]", (int)(i % F), (long long)(i / F));
+	for (int64_t t = 0; t < b->bars; t++)
+		if (!(m->sigma[t] > 0.0f && isfinite(m->sigma[t])))
+			return fh_fail(st, FH_CORRUPT, "sigma of bar %lld is not positive", (long long)t);
+	return 0;
+}
+
+static int load_file(const struct st_file *f, double tick, struct market **out, struct fh_status *st)
+{
+	const char *hash = st_meta(f, "hash");
+	struct market_bars b;
+	struct market *m = NULL;
+	char hex[HASH_HEX_SIZE];
+	int rc = file_bars(f, &b, st);
+
+	if (!rc)
+		rc = check_bars(&b, tick, FH_CORRUPT, st);
+	if (!rc)
+		rc = hash_bars(&b, hex, st);
+	if (!rc && (!hash || strcmp(hash, hex)))
+		rc = fh_fail(st, FH_CORRUPT, "the bars do not match the hash in the file");
+	if (!rc)
+		rc = copy_bars(&b, tick, &m, st);
+	if (rc)
+		return rc;
+	memcpy(m->hash, hex, sizeof(m->hash));
+	rc = load_features(f, &b, m, st);
+	if (rc) {
+		market_unref(m);
+		return rc;
+	}
+	*out = m;
+	return 0;
+}
+
+int market_load(const char *path, double tick, struct market **out, struct fh_status *st)
+{
+	struct st_file *f;
+	int rc = st_open(path, &f, st);
+
+	if (rc)
+		return rc;
+	rc = load_file(f, tick, out, st);
+	st_close(f);
+	if (rc && st)
+		fh_prefix(st, "%s", path);
+	return rc;
+}
+
+/* ---------------------------------------------------------------- reward scale */
+
+static double bar_move(const struct market *m, int64_t t, double tick)
+{
+	double c = fabs(m->close[t]);
+
+	return m->sigma[t] * (c > tick ? c : tick);
+}
+
+/* The value of rank k (from 0) among bars [begin, end): positive doubles order like their bits, so eight passes over
+ * one byte each find it without memory. */
+static double ranked_move(const struct market *m, struct fh_split s, double tick, int64_t k)
+{
+	uint64_t prefix = 0, bits;
+	double x;
+
+	for (int shift = 56; shift >= 0; shift -= 8) {
+		int64_t count[256] = {0};
+		int digit = 0;
+
+		for (int64_t t = s.begin; t < s.end; t++) {
+			x = bar_move(m, t, tick);
+			memcpy(&bits, &x, sizeof(bits));
+			if (shift == 56 || bits >> (shift + 8) == prefix)
+				count[bits >> shift & 255]++;
+		}
+		while (k >= count[digit])
+			k -= count[digit++];
+		prefix = prefix << 8 | (uint64_t)digit;
+	}
+	memcpy(&x, &prefix, sizeof(x));
+	return x;
+}
+
+double market_auto_reward_scale(const struct market *m, struct fh_split train, const struct fh_spec *spec)
+{
+	int64_t n = train.end - train.begin;
+	double median;
+
+	if (n <= 0)
+		return 1.0;
+	median = ranked_move(m, train, spec->env.tick, n / 2);
+	if (n % 2 == 0)
+		median = 0.5 * (median + ranked_move(m, train, spec->env.tick, n / 2 - 1));
+	return spec->env.initial_cash / (spec->env.max_position * spec->env.multiplier * median);
+}
