@@ -35,6 +35,10 @@ void plan_tensor(struct plan *p, int index, enum st_dtype dtype, enum tensor_rol
 void plan_view(struct plan *p, int tensor, int64_t offset, const char *name, int rank, int64_t d0, int64_t d1);
 /* Runs program->plan and lays the arena out. spec must be resolved (no auto but reward_scale). */
 int plan_make(const struct fh_spec *spec, struct plan *out, struct fh_status *st);
+/* A plan holds pointers into itself: copy it with this. */
+void plan_copy(struct plan *to, const struct plan *from);
+/* 1 when all SHAPE keys are equal. */
+int spec_same_layout(const struct fh_spec *a, const struct fh_spec *b);
 /* 1 when a trainer made for `a` can run `b`: same program, same SHAPE keys. */
 int plan_same_layout(const struct plan *a, const struct plan *b);
 /* Memory by owner for `fhctl info` and the admission check. */

@@ -20,7 +20,6 @@ enum {
 	TENSOR_FRESH = 2,  /* zeroed when a job starts fresh (before the program's init fills it) */
 	TENSOR_REPLAY = 4, /* kept from job to job when init.replay = keep */
 	TENSOR_HOST = 8    /* scratch that only the host backend needs */
-	TENSOR_WHOLE = 16  /* its shape covers all trials already: no trial axis in front */
 };
 #define TENSOR_RANK_MAX 5
 
@@ -57,7 +56,14 @@ struct metric {
 	int validation;          /* 0: in training reports, 1: in validation reports */
 	double (*finish)(const double *acc);
 	const char *help;
+	/* What a person should be told when the value leaves [warn_below, warn_above]; NULL: nothing. */
+	const char *warning;
+	double warn_below, warn_above;
 };
+static inline int metric_warns(const struct metric *m, double value)
+{
+	return m->warning && (value < m->warn_below || value > m->warn_above);
+}
 #define METRIC_MAX 64
 
 struct plan; /* layout.h */
@@ -91,7 +97,7 @@ struct program {
 		       struct fh_status *st);
 	/* Makes what is computed from kept tensors and not kept itself (low-precision copies). */
 	int (*derive)(struct exec *x, struct fh_status *st);
-	void (*progress)(const void *clock, struct progress *out);
+	void (*progress)(const struct plan *plan, const void *clock, struct progress *out);
 	const struct phase *phase;
 	int phases;
 	const struct metric *metric;
