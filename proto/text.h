@@ -57,5 +57,8 @@ int fh_print_json(FILE *f, const ProtobufCMessage *m, int version, struct fh_sta
 int fh_print_yaml(FILE *f, const ProtobufCMessage *m, int version, struct fh_status *st);
 /* A string as a JSON string with its quotes. */
 void fh_print_quoted(FILE *f, const char *s);
+/* A value as YAML: as it stands, or for a `text` that other readers would take for something else in quotes. Returns
+ * its width. */
+int fh_print_yaml_word(FILE *f, const char *s, int text);
 
 #endif
