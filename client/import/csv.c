@@ -33,7 +33,7 @@ void csv_close(struct csv_reader *r)
 	r->block = NULL;
 }
 
-static int refill(struct csv_reader *r, struct fh_status *st)
+int csv_refill(struct csv_reader *r, struct fh_status *st)
 {
 	memmove(r->block, r->block + r->begin, r->end - r->begin);
 	r->end -= r->begin;
@@ -54,10 +54,14 @@ static int refill(struct csv_reader *r, struct fh_status *st)
 }
 
 /* The first block decides the line end: CR when it has no LF at all. */
-static int start(struct csv_reader *r, struct fh_status *st)
+int csv_start(struct csv_reader *r, char *first, struct fh_status *st)
 {
-	int rc = refill(r, st);
+	if (r->started)
+		return 0;
+	int rc = csv_refill(r, st);
 
+	if (!rc)
+		rc = source_foreign(r->block, r->end, st);
 	if (rc)
 		return rc;
 	r->started = 1;
@@ -65,6 +69,10 @@ static int start(struct csv_reader *r, struct fh_status *st)
 		r->begin = 3;
 	if (!memchr(r->block, '\n', r->end) && memchr(r->block, '\r', r->end))
 		r->terminator = '\r';
+	size_t i = r->begin;
+	while (i < r->end && (r->block[i] == ' ' || r->block[i] == '\t' || r->block[i] == '\r' || r->block[i] == '\n'))
+		i++;
+	*first = i < r->end ? r->block[i] : '\0';
 	return 0;
 }
 
@@ -74,7 +82,7 @@ static int next_line(struct csv_reader *r, struct fh_status *st)
 	char *nl = memchr(r->block + r->begin, r->terminator, r->end - r->begin);
 
 	if (!nl && !r->eof) {
-		int rc = refill(r, st);
+		int rc = csv_refill(r, st);
 		if (rc)
 			return rc;
 		nl = memchr(r->block + r->begin, r->terminator, r->end - r->begin);
@@ -102,7 +110,8 @@ static int blank(const char *p, const char *e)
 
 int csv_line(struct csv_reader *r, struct fh_status *st)
 {
-	int rc = r->started ? 0 : start(r, st);
+	char first;
+	int rc = csv_start(r, &first, st);
 
 	while (!rc && (rc = next_line(r, st)) > 0) {
 		if (r->has_nul && memchr(r->text, '\0', (size_t)(r->text_end - r->text)))

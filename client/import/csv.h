@@ -23,7 +23,7 @@ struct csv_reader {
 	int fields;
 	struct csv_field field[CSV_FIELDS_MAX];
 	char delimiter;    /* set before csv_split() */
-	/* private */
+	/* private to csv.c and json.c */
 	struct source *source;
 	char *block, terminator;
 	size_t begin, end;
@@ -33,6 +33,10 @@ struct csv_reader {
 
 /* Borrows the source. FH_EXHAUSTED. */
 int csv_open(struct csv_reader *r, struct source *source, struct fh_status *st);
+/* Reads the first block: *first is its first byte that is no space, 0 for an empty file. Nothing is taken. */
+int csv_start(struct csv_reader *r, char *first, struct fh_status *st);
+/* More bytes after [begin, end) of the block, which may move: for a reader of another form on the same block. */
+int csv_refill(struct csv_reader *r, struct fh_status *st);
 /* The next line that is not blank: 1, 0 at the end, or negative (FH_INVALID: too long, a NUL byte; what the source says). */
 int csv_line(struct csv_reader *r, struct fh_status *st);
 /* Splits the current line. FH_INVALID: too many fields, an open quote. */

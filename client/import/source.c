@@ -18,6 +18,28 @@
 
 #define SOURCE_BLOCK (256u << 10)
 
+static int starts(const void *p, size_t have, const char *magic, size_t n)
+{
+	return have >= n && memcmp(p, magic, n) == 0;
+}
+
+int source_foreign(const void *p, size_t n, struct fh_status *st)
+{
+	if (starts(p, n, "PAR1", 4))
+		return fh_fail(st, FH_INVALID, "this is a Parquet file; export it as CSV");
+	if (starts(p, n, "DBN", 3))
+		return fh_fail(st, FH_INVALID, "this is a DBN file; export it as CSV");
+	if (starts(p, n, "\x50\x2a\x4d\x18", 4))
+		return fh_fail(st, FH_INVALID, "this is a DBZ file, the form before DBN; export it as CSV");
+	if (starts(p, n, "\xff\xfe", 2) || starts(p, n, "\xfe\xff", 2))
+		return fh_fail(st, FH_INVALID, "this is UTF-16 text; save it as UTF-8");
+	if (starts(p, n, "BZh", 3) || starts(p, n, "\xfd" "7zXZ", 5))
+		return fh_fail(st, FH_INVALID, "bzip2 and xz files are not read; unpack it first");
+	if (starts(p, n, "\x1f\x8b", 2) || starts(p, n, "\x28\xb5\x2f\xfd", 4) || starts(p, n, "PK\x03\x04", 4))
+		return fh_fail(st, FH_INVALID, "it is packed twice; unpack it first");
+	return 0;
+}
+
 enum kind { PLAIN, GZIP, ZSTD, ZIP };
 
 struct source {
@@ -54,27 +76,6 @@ static int fill(struct source *s, struct fh_status *st)
 	return 0;
 }
 
-static int starts(const struct source *s, const char *magic, size_t n)
-{
-	return s->in_end >= n && memcmp(s->in, magic, n) == 0;
-}
-
-/* Forms that are no text: say what they are instead of complaining about line 1. */
-static int refuse_foreign(const struct source *s, struct fh_status *st)
-{
-	if (starts(s, "PAR1", 4))
-		return fh_fail(st, FH_INVALID, "this is a Parquet file; export it as CSV");
-	if (starts(s, "DBN", 3))
-		return fh_fail(st, FH_INVALID, "this is a DBN file; export it as CSV (databento: to_csv)");
-	if (starts(s, "\x50\x2a\x4d\x18", 4))
-		return fh_fail(st, FH_INVALID, "this is a DBZ file (the form before DBN); export it as CSV");
-	if (starts(s, "\xff\xfe", 2) || starts(s, "\xfe\xff", 2))
-		return fh_fail(st, FH_INVALID, "this is UTF-16 text; save it as UTF-8");
-	if (starts(s, "BZh", 3) || starts(s, "\xfd" "7zXZ", 5))
-		return fh_fail(st, FH_INVALID, "bzip2 and xz files are not read; unpack it first");
-	return 0;
-}
-
 static int open_zip(struct source *s, const char *path, const char *member, struct fh_status *st)
 {
 	if (s->fd == STDIN_FILENO)
@@ -96,13 +97,13 @@ static int open_kind(struct source *s, const char *path, const char *member, str
 {
 	int rc = fill(s, st);
 
-	if (rc || (rc = refuse_foreign(s, st)))
+	if (rc)
 		return rc;
-	if (starts(s, "\x1f\x8b", 2))
+	if (starts(s->in, s->in_end, "\x1f\x8b", 2))
 		s->kind = GZIP;
-	else if (starts(s, "\x28\xb5\x2f\xfd", 4))
+	else if (starts(s->in, s->in_end, "\x28\xb5\x2f\xfd", 4))
 		s->kind = ZSTD;
-	else if (starts(s, "PK\x03\x04", 4) || starts(s, "PK\x05\x06", 4))
+	else if (starts(s->in, s->in_end, "PK\x03\x04", 4) || starts(s->in, s->in_end, "PK\x05\x06", 4))
 		s->kind = ZIP;
 	if (member && s->kind != ZIP)
 		return fh_fail(st, FH_INVALID, "--member is for zip archives, and this is none");

@@ -14,6 +14,8 @@ struct source;
 /* path "-" is standard input. `member` names a file inside a zip archive (NULL: the only one). FH_IO, FH_NOT_FOUND,
  * FH_INVALID (a form that is not read here, several members), FH_CORRUPT. */
 int source_open(const char *path, const char *member, struct source **out, struct fh_status *st);
+/* FH_INVALID when bytes start like a form that is no text, and says which. */
+int source_foreign(const void *p, size_t n, struct fh_status *st);
 /* Up to `want` bytes; *got = 0 at the end only. FH_IO, FH_CORRUPT (a compressed stream that is damaged or cut). */
 int source_read(struct source *s, char *buf, size_t want, size_t *got, struct fh_status *st);
 /* Bytes of the file, 0 when unknown, and how many of them were read: for a progress bar. */

@@ -16,6 +16,7 @@
 #define COMMENT_MAX 65535
 #define ENTRY_SIZE 46
 #define LOCAL_SIZE 30
+#define ZIP64_EXTRA 1
 #define DIRECTORY_MAX (16u << 20)
 #define LISTED_MAX 6 /* names in a refusal */
 
@@ -71,7 +72,7 @@ static int read_directory(int fd, unsigned char **dir, size_t *size, unsigned *e
 	if (!end)
 		return fh_fail(st, FH_CORRUPT, "the zip archive has no directory: it is cut short");
 	if (count == 0xffff || offset == 0xffffffff)
-		return fh_fail(st, FH_INVALID, "zip64 archives are not read; unpack it first");
+		return fh_fail(st, FH_INVALID, "its directory is in the zip64 form, which is not read; unpack it first");
 	if (bytes > DIRECTORY_MAX || offset + bytes > file)
 		return fh_fail(st, FH_CORRUPT, "the zip directory is damaged");
 	unsigned char *d = malloc(bytes ? bytes : 1);
@@ -88,22 +89,46 @@ static int read_directory(int fd, unsigned char **dir, size_t *size, unsigned *e
 	return 0;
 }
 
+/* Sizes and offset of an entry; where 32 bits do not hold them (or the writer did not care) they are in an extra field, in
+ * the order unpacked, packed, offset, only those that are all ones in the entry itself. */
+static int sizes(const unsigned char *e, struct zip_member *m, uint64_t *at)
+{
+	const unsigned char *x = e + ENTRY_SIZE + u16(e + 28), *end = x + u16(e + 30);
+	uint64_t *const value[] = {&m->unpacked, &m->packed, at};
+
+	m->unpacked = u32(e + 24);
+	m->packed = u32(e + 20);
+	*at = u32(e + 42);
+	while (end - x >= 4 && u16(x) != ZIP64_EXTRA)
+		x += 4 + u16(x + 2) < end - x ? 4 + u16(x + 2) : end - x;
+	if (end - x >= 4 && 4 + u16(x + 2) <= end - x)
+		end = x + 4 + u16(x + 2);
+	x += end - x >= 4 ? 4 : end - x;
+	for (int i = 0; i < 3; i++) {
+		if (*value[i] != UINT32_MAX)
+			continue;
+		if (end - x < 8)
+			return 0;
+		*value[i] = u32(x) | (uint64_t)u32(x + 4) << 32;
+		x += 8;
+	}
+	return 1;
+}
+
 static int locate(int fd, const unsigned char *e, struct zip_member *m, struct fh_status *st)
 {
 	unsigned char local[LOCAL_SIZE];
 	unsigned method = u16(e + 10);
-	uint64_t at = u32(e + 42);
+	uint64_t at;
 
 	if (u16(e + 8) & 1)
 		return fh_fail(st, FH_INVALID, "%s in the archive is encrypted", m->name);
 	if (method != 0 && method != 8)
 		return fh_fail(st, FH_INVALID, "%s in the archive is packed with method %u; only deflate is read", m->name, method);
 	m->crc = u32(e + 16);
-	m->packed = u32(e + 20);
-	m->unpacked = u32(e + 24);
 	m->deflated = method == 8;
-	if (m->packed == 0xffffffff || m->unpacked == 0xffffffff)
-		return fh_fail(st, FH_INVALID, "zip64 archives are not read; unpack it first");
+	if (!sizes(e, m, &at) || m->packed > INT64_MAX || at > INT64_MAX - UINT32_MAX)
+		return fh_fail(st, FH_CORRUPT, "the zip directory is damaged");
 	int rc = read_at(fd, local, sizeof local, at, st);
 	if (rc)
 		return rc;

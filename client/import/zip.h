@@ -17,7 +17,7 @@ struct zip_member {
 };
 
 /* The member called `want`, or the only one when NULL. FH_INVALID lists the names when there are several, FH_NOT_FOUND,
- * FH_CORRUPT (directory damaged), FH_IO. Encrypted and zip64 archives are refused. */
+ * FH_CORRUPT (directory damaged), FH_IO. Encrypted archives and those with a zip64 directory (more than 65,534 members, or 4 GiB in) are refused. */
 int zip_find(int fd, const char *want, struct zip_member *out, struct fh_status *st);
 
 #endif

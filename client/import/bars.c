@@ -1,0 +1,220 @@
+/* Bars as they come out of a reader (bars.h).
+ *
+ * Without sort a bar is compared with the one before it only, so a file is judged while it is read. With sort all bars are
+ * kept with their line numbers, put in order of time and then line, and judged at the end. One thread.
+ * Invariant: without sort, ts[0..count) is strictly increasing at all times. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/import/bars.h"
+#include "client/import/timestamp.h"
+#include "proto/status.h"
+
+#define FIRST_CAP 4096
+#define VALUES 5
+
+void bars_init(struct bars *b)
+{
+	memset(b, 0, sizeof *b);
+}
+
+void bars_release(struct bars *b)
+{
+	free(b->ts);
+	free(b->line);
+	for (int i = 0; i < VALUES; i++)
+		free(b->value[i]);
+	memset(b, 0, sizeof *b);
+}
+
+static int resize(void **p, int64_t count)
+{
+	void *q = realloc(*p, (size_t)count * sizeof(int64_t));
+	if (q)
+		*p = q;
+	return q ? 0 : -1;
+}
+
+/* Every array has 8-byte entries. */
+static int grow(struct bars *b, struct fh_status *st)
+{
+	int64_t cap = b->cap ? b->cap * 2 : FIRST_CAP;
+
+	if (b->count >= BARS_MAX)
+		return fh_fail(st, FH_EXHAUSTED, "the file has more than %lld bars", (long long)BARS_MAX);
+	int bad = resize((void **)&b->ts, cap);
+	if (b->sort)
+		bad |= resize((void **)&b->line, cap);
+	for (int i = 0; i < VALUES; i++)
+		bad |= resize((void **)&b->value[i], cap);
+	if (bad)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld bars", (long long)cap);
+	b->cap = cap;
+	return 0;
+}
+
+int bar_check(struct bars *b, struct bar *bar, struct fh_status *st)
+{
+	double top = bar->open > bar->close ? bar->open : bar->close;
+	double bottom = bar->open < bar->close ? bar->open : bar->close;
+
+	if (bar->volume < 0)
+		return fh_fail(st, FH_INVALID, "line %lld: volume %.10g is below 0", (long long)bar->line, bar->volume);
+	if (bar->high >= top && bar->low <= bottom)
+		return 0;
+	if (b->on_bad_row == BAD_ROW_REPAIR) {
+		bar->high = bar->high > top ? bar->high : top;
+		bar->low = bar->low < bottom ? bar->low : bottom;
+		b->repaired++;
+		return 0;
+	}
+	if (bar->high < top)
+		return fh_fail(st, FH_INVALID, "line %lld is an impossible bar: high %.10g is below its %s %.10g", (long long)bar->line,
+			       bar->high, bar->open > bar->close ? "open" : "close", top);
+	return fh_fail(st, FH_INVALID, "line %lld is an impossible bar: low %.10g is above its %s %.10g", (long long)bar->line,
+		       bar->low, bar->open < bar->close ? "open" : "close", bottom);
+}
+
+static void put(struct bars *b, int64_t i, const struct bar *bar)
+{
+	b->ts[i] = bar->ts;
+	b->value[0][i] = bar->open;
+	b->value[1][i] = bar->high;
+	b->value[2][i] = bar->low;
+	b->value[3][i] = bar->close;
+	b->value[4][i] = bar->volume;
+}
+
+static int same(const struct bars *b, int64_t i, const struct bar *bar)
+{
+	return b->value[0][i] == bar->open && b->value[1][i] == bar->high && b->value[2][i] == bar->low &&
+	       b->value[3][i] == bar->close && b->value[4][i] == bar->volume;
+}
+
+/* `bar` has the time of bar i, which stands in `line`. */
+static int duplicate(struct bars *b, int64_t i, int64_t line, const struct bar *bar, struct fh_status *st)
+{
+	char at[TIMESTAMP_TEXT_MAX];
+
+	if (same(b, i, bar)) {
+		b->repeats++;
+		return 0;
+	}
+	if (b->on_duplicate == DUPLICATE_REFUSE)
+		return fh_fail(st, FH_INVALID, "lines %lld and %lld have the same time %s and different bars; "
+			       "--on-duplicate=first|last chooses", (long long)line, (long long)bar->line,
+			       timestamp_format(bar->ts, at));
+	b->conflicts++;
+	if (b->on_duplicate == DUPLICATE_LAST)
+		put(b, i, bar);
+	return 0;
+}
+
+int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
+{
+	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX];
+
+	if (b->count && bar->ts <= b->newest) {
+		int64_t i = b->count - 1;
+		if (!b->sort && bar->ts < b->ts[i])
+			return fh_fail(st, FH_INVALID, "line %lld (%s) is before line %lld (%s): out of order; --sort puts the bars "
+				       "in order", (long long)bar->line, timestamp_format(bar->ts, t0), (long long)b->last_line,
+				       timestamp_format(b->ts[i], t1));
+		if (!b->sort) {
+			int rc = duplicate(b, i, b->last_line, bar, st);
+			if (!rc && b->on_duplicate == DUPLICATE_LAST)
+				b->last_line = bar->line;
+			return rc;
+		}
+		b->moved += bar->ts < b->newest;
+	}
+	if (b->count == b->cap) {
+		int rc = grow(b, st);
+		if (rc)
+			return rc;
+	}
+	put(b, b->count, bar);
+	if (b->sort)
+		b->line[b->count] = bar->line;
+	b->last_line = bar->line;
+	b->newest = b->count && b->newest > bar->ts ? b->newest : bar->ts;
+	b->count++;
+	return 0;
+}
+
+struct key { int64_t ts, at; };
+
+static int by_time(const void *x, const void *y)
+{
+	const struct key *a = x, *c = y;
+	if (a->ts != c->ts)
+		return a->ts < c->ts ? -1 : 1;
+	return a->at < c->at ? -1 : a->at > c->at;
+}
+
+static void permute(void *array, const struct key *key, int64_t n, int64_t *scratch)
+{
+	int64_t *v = array; /* doubles move as 64-bit words */
+
+	for (int64_t i = 0; i < n; i++)
+		memcpy(&scratch[i], (char *)v + key[i].at * 8, 8);
+	memcpy(v, scratch, (size_t)n * 8);
+}
+
+static int sort_bars(struct bars *b, struct fh_status *st)
+{
+	struct key *key = malloc((size_t)b->count * sizeof *key);
+	int64_t *scratch = malloc((size_t)b->count * sizeof *scratch);
+
+	if (!key || !scratch) {
+		free(key);
+		free(scratch);
+		return fh_fail(st, FH_EXHAUSTED, "no memory to sort %lld bars", (long long)b->count);
+	}
+	for (int64_t i = 0; i < b->count; i++)
+		key[i] = (struct key){b->ts[i], i};
+	qsort(key, (size_t)b->count, sizeof *key, by_time);
+	permute(b->ts, key, b->count, scratch);
+	permute(b->line, key, b->count, scratch);
+	for (int i = 0; i < VALUES; i++)
+		permute(b->value[i], key, b->count, scratch);
+	free(key);
+	free(scratch);
+	return 0;
+}
+
+static struct bar get(const struct bars *b, int64_t i)
+{
+	return (struct bar){b->ts[i], b->line[i], b->value[0][i], b->value[1][i], b->value[2][i], b->value[3][i], b->value[4][i]};
+}
+
+int bars_finish(struct bars *b, struct fh_status *st)
+{
+	int64_t kept = 0;
+
+	if (!b->sort || !b->count)
+		return 0;
+	if (b->moved) {
+		int rc = sort_bars(b, st);
+		if (rc)
+			return rc;
+	}
+	for (int64_t i = 0; i < b->count; i++) {
+		struct bar bar = get(b, i);
+		if (kept && bar.ts == b->ts[kept - 1]) {
+			int rc = duplicate(b, kept - 1, b->line[kept - 1], &bar, st);
+			if (rc)
+				return rc;
+			continue;
+		}
+		put(b, kept, &bar);
+		b->line[kept++] = bar.line;
+	}
+	b->count = kept;
+	return 0;
+}
+
+struct market_bars bars_view(const struct bars *b)
+{
+	return (struct market_bars){b->count, b->ts, b->value[0], b->value[1], b->value[2], b->value[3], b->value[4]};
+}

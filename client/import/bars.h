@@ -1,0 +1,38 @@
+/* Bars as they come out of a reader: order, duplicates, impossible bars. One thread owns a struct bars. */
+#ifndef FH_IMPORT_BARS_H
+#define FH_IMPORT_BARS_H
+
+#include <stdint.h>
+#include "gpu/market.h"
+
+struct fh_status;
+
+#define BARS_MAX INT64_C(200000000)
+
+enum on_bad_row { BAD_ROW_REFUSE, BAD_ROW_DROP, BAD_ROW_REPAIR };
+enum on_duplicate { DUPLICATE_REFUSE, DUPLICATE_FIRST, DUPLICATE_LAST };
+
+struct bar { int64_t ts, line; double open, high, low, close, volume; };
+
+struct bars {
+	enum on_bad_row on_bad_row;
+	enum on_duplicate on_duplicate;
+	int sort;
+	int64_t count, cap;
+	int64_t *ts, *line;      /* line: only with sort */
+	double *value[5];        /* open, high, low, close, volume */
+	int64_t last_line, newest;
+	uint64_t repeats, conflicts, repaired, moved; /* exact repeats dropped, conflicting ones resolved, bars widened, out of order */
+};
+
+void bars_init(struct bars *b);
+/* high >= max(open, close), low <= min(open, close), volume >= 0; widens with BAD_ROW_REPAIR. FH_INVALID names the line. */
+int bar_check(struct bars *b, struct bar *bar, struct fh_status *st);
+/* FH_INVALID: before the last one (without sort), the same time with other values. FH_EXHAUSTED. */
+int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st);
+/* Sorts and resolves duplicates where asked. After it `ts` is strictly increasing. */
+int bars_finish(struct bars *b, struct fh_status *st);
+struct market_bars bars_view(const struct bars *b);
+void bars_release(struct bars *b);
+
+#endif
