@@ -1,0 +1,354 @@
+"""Every command of fhctl with what it prints and how it ends."""
+import json
+import re
+import time
+
+import pytest
+
+import fh
+from fh import pb
+
+
+def start(daemon, *args, tree=None, **kw):
+    return daemon.ctl("start", *fh.set_args(fh.merge(fh.SMALL, {"data": {"dataset": "m"}}, tree)), *args, **kw)
+
+
+def test_help_lists_every_command():
+    text = fh.ctl("--help").out
+    for command in ("start", "stop", "pause", "resume", "list", "show", "wait", "metrics", "evaluate", "act", "plot", "checkpoint", "dataset",
+                    "info", "ping", "spec", "version", "drain", "shutdown"):
+        assert re.search(rf"\b{command}\b", text), command
+    assert fh.ctl("start", "--help").out.startswith(("Usage", "usage", "fhctl"))
+
+
+def test_version_needs_no_daemon():
+    out = fh.ctl("version", url="ipc:///nonexistent/fhd.sock", code=None)
+    assert "0.1.0" in out.out
+
+
+def test_spec_prints_every_key_and_reads_back(daemon, client, market, folder):
+    text = daemon.ctl("spec").out
+    for field in pb.JobSpec.DESCRIPTOR.fields:
+        if not field.message_type:
+            continue
+        assert re.search(rf"^{field.name}:", text, re.M), field.name
+        for key in field.message_type.fields:
+            assert re.search(rf"^\s*#?\s*{key.name}:", text, re.M), f"{field.name}.{key.name}"
+    assert text.count("#") > 40, "the default is commented"
+    path = folder / "default.yaml"
+    path.write_text(re.sub(r"^(\s*)#?\s*dataset:.*$", r"\1dataset: m", text, flags=re.M))
+    result = daemon.ctl("start", path, "-o", "json")
+    spec = client.show(result.json()["job"]["name"]).spec
+    assert spec.learn.gamma == 0.9 and spec.run.steps_per_epoch == 300 and spec.net.atoms == 51
+
+
+def test_start_wait_and_exit_zero(daemon, market):
+    result = start(daemon, "--name", "w", "--wait", code=0)
+    assert "done" in (result.out + result.err).lower()
+    assert daemon.ctl("wait", "w").code == 0
+    shown = daemon.ctl("show", "w").out
+    for word in ("done", "200", "w"):
+        assert word in shown.lower()
+
+
+def test_show_names_what_an_operator_asks_for(daemon, client, market):
+    start(daemon, "--name", "s", tree=fh.ENDLESS)
+    client.wait_step("s", 100)
+    out = daemon.ctl("show", "s").out.lower()
+    for word in ("running", "step", "/s", "eta", "memory", "loss"):
+        assert word in out, (word, out)
+    job = daemon.ctl("show", "s", "-o", "json").json()
+    job = job.get("job", job)
+    assert job["state"] == "RUNNING" and float(job["steps_per_second"]) > 0 and int(job["memory"]["total"]) > 0
+    assert daemon.ctl("show", "s", "-o", "yaml").out.startswith("schema_version: 1")
+
+
+def test_list_and_labels(daemon, client, market):
+    start(daemon, "--name", "a", "--label", "desk=fx", tree=fh.ENDLESS)
+    start(daemon, "--name", "b", tree=fh.ENDLESS)
+    out = daemon.ctl("list").out
+    assert re.search(r"\ba\b", out) and re.search(r"\bb\b", out)
+    rows = daemon.ctl("list", "-o", "json").json()["job"]
+    assert [r["name"] for r in rows] == ["a", "b"]
+
+
+def test_stop_gives_wait_one(daemon, client, market):
+    start(daemon, "--name", "x", tree=fh.ENDLESS)
+    client.wait_step("x", 20)
+    daemon.ctl("stop", "x")
+    assert client.show("x").state == pb.STOPPED
+    assert daemon.ctl("wait", "x", code=1).code == 1
+    again = daemon.ctl("stop", "x", code=(0, 5))
+    assert "stopped" in (again.out + again.err).lower()
+
+
+def test_pause_and_resume(daemon, client, market):
+    start(daemon, "--name", "p", tree=fh.ENDLESS)
+    client.wait_step("p", 20)
+    daemon.ctl("pause", "p")
+    paused = client.show("p")
+    assert paused.state == pb.PAUSED
+    daemon.ctl("resume", "p")
+    client.wait_step("p", paused.step + 20)
+    assert daemon.ctl("wait", "p", "--timeout", "1", code=124).code == 124
+
+
+def test_failed_job_gives_one(daemon, client, market):
+    """A learning rate that blows up: ten non-finite steps in a row fail the job with a message."""
+    result = start(daemon, "--name", "boom", "--wait", tree={"learn": {"lr": 1, "max_grad_norm": 1e9, "loss": "mse"}, "net": {"v_min": -1e9, "v_max": 1e9},
+                   "env": {"reward_scale": 1e18}, "run": {"steps_per_epoch": 5000}}, code=None)
+    job = client.show("boom")
+    if job.state == pb.FAILED:
+        assert result.code == 1 and job.error.code == pb.DIVERGED and job.error.text
+    else:
+        assert job.state == pb.DONE and result.code == 0
+
+
+@pytest.mark.parametrize("args,word", [
+    (["start", "--set", "learn.lrr=1e-3"], "learn.lr"),
+    (["start", "--set", "lern.lr=1e-3"], "learn.lr"),
+    (["start", "--set", "learn.gamma=1.5"], "learn.gamma"),
+    (["start", "--set", "net.v_min=10", "--set", "net.v_max=-10"], "net.v_m"),
+    (["start", "--set", "net.atoms=1"], "net.atoms"),
+    (["start", "--set", "learn.loss=c52"], "c51"),
+    (["start", "--set", "replay.capacity=1000"], "replay.capacity"),
+    (["start", "--set", "learn.lr=nan"], "learn.lr"),
+    (["start", "--set", "learn.batch="], "learn.batch"),
+    (["start", "--set", "data.train=0.9", "--set", "data.validation=0.3"], "data."),
+    (["strat"], "start"),
+    (["start", "--nmae", "x"], "name"),
+    (["show"], "show"),
+    (["list", "-o", "jsn"], "json"),
+])
+def test_usage_is_two_and_names_the_nearest(daemon, market, args, word):
+    extra = ["--set", "data.dataset=m"] if args[0] == "start" else []
+    result = daemon.ctl(*args, *extra, code=2)
+    assert word in result.err, result
+    assert result.out == ""
+
+
+@pytest.mark.parametrize("section,key,value,field", [
+    ("learn", "gamma", 1.5, "learn.gamma"), ("net", "atoms", 1, "net.atoms"), ("learn", "lr", float("nan"), "learn.lr"),
+    ("learn", "lr", float("inf"), "learn.lr"), ("collect", "envs", -1, "collect.envs"), ("data", "train", 1.5, "data.train"),
+    ("replay", "capacity", 1000, "replay.capacity"), ("env", "initial_cash", 0.0, "env.initial_cash"),
+])
+def test_the_daemon_checks_again(client, spec, section, key, value, field):
+    """The same faults past fhctl: refused by name, and no job appears."""
+    with pytest.raises(fh.CallError) as e:
+        client.start(spec({section: {key: value}}))
+    assert e.value.code == pb.INVALID and e.value.field == field, e.value
+    assert not client.call("list_jobs").job
+
+
+def test_crossed_support_is_refused_by_the_daemon(client, spec):
+    with pytest.raises(fh.CallError) as e:
+        client.start(spec(net={"v_min": 5.0, "v_max": 5.0}))
+    assert e.value.code == pb.INVALID and e.value.field.startswith("net.v_m")
+
+
+def test_unknown_field_in_a_specification_is_refused(client, spec, daemon):
+    req = client.request("start_job", pb.StartJobRequest(spec=fh.spec_message(spec())))
+    raw = bytearray(req.start_job.spec.learn.SerializeToString())
+    raw += bytes([0xF8, 0x06, 0x01])  # field 111, varint 1
+    data = rebuild(req, raw)
+    reply = pb.Reply.FromString(client.exchange(data))
+    assert reply.error.code == pb.INVALID and "learn" in (reply.error.field + reply.error.text)
+
+
+def rebuild(req, learn_bytes):
+    """The request's bytes with other bytes for spec.learn."""
+    from google.protobuf.internal.encoder import _VarintBytes
+
+    def field(number, payload):
+        return _VarintBytes(number << 3 | 2) + _VarintBytes(len(payload)) + bytes(payload)
+
+    spec = req.start_job.spec
+    spec_bytes = b""
+    for descriptor, value in spec.ListFields():
+        payload = learn_bytes if descriptor.name == "learn" else value.SerializeToString() if descriptor.message_type else value.encode()
+        spec_bytes += field(descriptor.number, payload)
+    outer = pb.Request()
+    outer.CopyFrom(req)
+    outer.ClearField("start_job")
+    return outer.SerializeToString() + field(pb.Request.DESCRIPTOR.fields_by_name["start_job"].number, field(1, spec_bytes))
+
+
+def test_not_found_is_three(daemon, market):
+    for args in (["show", "ghost"], ["stop", "ghost"], ["wait", "ghost"], ["metrics", "ghost"], ["evaluate", "ghost"], ["dataset", "show", "ghost"],
+                 ["dataset", "drop", "ghost"], ["checkpoint", "get", "ghost", "/tmp/ghost"], ["checkpoint", "drop", "ghost"]):
+        result = daemon.ctl(*args, code=3)
+        assert "ghost" in result.err, args
+    start(daemon, "--set", "data.dataset=ghost", code=(2, 3))
+
+
+def test_conflict_is_five(daemon, client, market):
+    start(daemon, "--name", "busy", tree=fh.ENDLESS)
+    client.wait_step("busy", 20)
+    result = daemon.ctl("dataset", "drop", "m", code=5)
+    assert "busy" in result.err or "1" in result.err
+    result = daemon.ctl("resume", "busy", code=(0, 5))
+    daemon.ctl("dataset", "synth", "--kind", "walk", "--bars", "500", "--seed", "2", "--name", "m", code=5)
+    assert client.call("show_dataset", pb.ShowDatasetRequest(name="m")).dataset.bars == 2000
+
+
+def test_same_name_attaches_other_specification_conflicts(daemon, client, market):
+    start(daemon, "--name", "n", tree=fh.ENDLESS)
+    first = client.show("n").id
+    attached = start(daemon, "--name", "n", tree=fh.ENDLESS, code=0)
+    assert "attach" in (attached.out + attached.err).lower()
+    assert client.show("n").id == first and len(client.call("list_jobs").job) == 1
+    refused = start(daemon, "--name", "n", "--set", "learn.lr=0.01", tree=fh.ENDLESS, code=5)
+    assert "learn.lr" in refused.err
+    assert len(client.call("list_jobs").job) == 1
+
+
+def test_job_file_with_set_over_it(daemon, client, market, folder):
+    path = folder / "job.yaml"
+    path.write_text(fh.yaml_text(fh.merge({"name": "filed"}, fh.SMALL, {"data": {"dataset": "m"}})))
+    daemon.ctl("start", path, "--set", "run.seed=11", "--wait")
+    job = client.show("filed")
+    assert job.spec.run.seed == 11 and job.spec.learn.batch == 16
+    bad = folder / "bad.yaml"
+    bad.write_text(path.read_text().replace("atoms:", "atmos:"))
+    result = daemon.ctl("start", bad, code=2)
+    assert "net.atoms" in result.err and "atmos" in result.err and re.search(r"bad\.yaml:\d+", result.err)
+    as_json = folder / "job.json"
+    as_json.write_text(json.dumps(fh.merge({"name": "jsoned"}, fh.SMALL, {"data": {"dataset": "m"}})))
+    daemon.ctl("start", as_json, "--wait")
+
+
+def test_metrics_table_csv_json_and_since(daemon, client, market):
+    start(daemon, "--name", "m1", "--wait")
+    table = daemon.ctl("metrics", "m1").out
+    assert "loss" in table.lower()
+    csv = daemon.ctl("metrics", "m1", "-o", "csv").out.splitlines()
+    header = csv[0].split(",")
+    assert "step" in header and "loss" in header and len(csv) > 10
+    seq = header.index("seq")
+    after = daemon.ctl("metrics", "m1", "--since", "5", "-o", "csv").out.splitlines()
+    assert min(int(line.split(",")[seq]) for line in after[1:]) > 5
+    samples = daemon.ctl("metrics", "m1", "-o", "json").json()
+    assert samples["sample"][0]["seq"] == "1"
+
+
+def test_evaluate_prints_agent_and_benchmarks(daemon, market):
+    start(daemon, "--name", "e", "--wait")
+    for split in ("validation", "test"):
+        out = daemon.ctl("evaluate", "e", "--split", split).out.lower()
+        for word in ("sharpe", "sortino", "drawdown", "trades", "win", "turnover", "exposure"):
+            assert word in out, (word, out)
+        assert "hold" in out and "never" in out
+    never = daemon.ctl("evaluate", "e", "-o", "json").json()
+    rows = {r["name"]: {v["name"]: float(v["value"]) for v in r["value"]} for r in never.get("evaluate", never)["report"]}
+    assert rows["never_trade"]["pnl"] == 0 and rows["never_trade"]["trades"] == 0
+    daemon.ctl("evaluate", "e", "--split", "tset", code=2)
+
+
+def test_act_answers_states(daemon, client, market):
+    start(daemon, "--name", "a", "--wait")
+    states = "\n".join(",".join(["0"] * 48) for _ in range(3)) + "\n"
+    result = daemon.ctl("act", "a", "-o", "json", input=states, code=0)
+    reply = result.json()
+    reply = reply.get("act", reply)
+    actions = [int(a) for a in reply["action"]]
+    q = [float(x) for x in reply["q"]]
+    assert len(actions) == 9 and len(q) == 33 and actions[:3] == actions[3:6]
+    sizes, i = (5, 3, 3), 0
+    for d, n in enumerate(sizes):
+        row = q[i:i + n]
+        assert actions[d] == row.index(max(row))
+        i += n
+    wrong = daemon.ctl("act", "a", input="1,2,3\n", code=2)
+    assert "48" in wrong.err
+
+
+def test_plot_writes_an_svg(daemon, market, folder):
+    import xml.dom.minidom
+
+    start(daemon, "--name", "p", "--wait")
+    path = folder / "p.svg"
+    daemon.ctl("plot", "p", path, code=0)
+    tree = xml.dom.minidom.parse(str(path))
+    assert tree.documentElement.tagName == "svg"
+    text = path.read_text().lower()
+    for word in ("equity", "drawdown", "price", "loss"):
+        assert word in text, word
+    assert "nan" not in re.sub(r"<text.*?</text>", "", text)
+
+
+def test_checkpoint_list_save_get_drop(daemon, client, market, folder):
+    start(daemon, "--name", "c", tree=fh.ENDLESS)
+    client.wait_step("c", 40)
+    daemon.ctl("checkpoint", "save", "c")
+    rows = daemon.ctl("checkpoint", "list", "-o", "json").json()["checkpoint"]
+    assert len(rows) == 1 and rows[0]["reason"] == "request"
+    path = folder / "out.safetensors"
+    daemon.ctl("checkpoint", "get", rows[0]["id"], path)
+    assert path.stat().st_size == int(rows[0]["bytes"])
+    daemon.ctl("stop", "c", "--discard") if "discard" in daemon.ctl("stop", "--help").out else daemon.ctl("stop", "c")
+    daemon.ctl("checkpoint", "drop", rows[0]["id"])
+    daemon.ctl("checkpoint", "get", rows[0]["id"], folder / "gone", code=3)
+
+
+def test_start_from_a_checkpoint_and_warm(daemon, client, market):
+    start(daemon, "--name", "first", "--wait")
+    checkpoint = client.show("first").last_checkpoint
+    start(daemon, "--name", "second", "--set", "init.from=checkpoint", "--set", f"init.checkpoint={checkpoint}", "--wait")
+    start(daemon, "--name", "third", "--set", "init.from=warm", "--wait")
+    start(daemon, "--name", "fourth", "--set", "init.from=checkpoint", "--set", "init.checkpoint=ghost", code=(2, 3))
+
+
+def test_info_ping_and_drain(daemon, client, market):
+    info = daemon.ctl("info").out.lower()
+    for word in ("host", "running", "0.1.0"):
+        assert word in info
+    assert daemon.ctl("ping").code == 0
+    daemon.ctl("drain")
+    assert client.call("info").state == "draining"
+    start(daemon, "--name", "held")
+    assert client.show("held").state == pb.QUEUED
+    daemon.ctl("drain", "--off")
+    client.wait_state("held", "DONE")
+
+
+def test_shutdown_ends_the_daemon(daemon, market):
+    daemon.ctl("shutdown")
+    assert daemon.wait() == 0
+    assert daemon.ctl("ping", code=6).code == 6
+
+
+def test_two_jobs_share_nothing(daemon, client, market):
+    """A neighbour changes nothing: the same seed alone and beside another job gives the same metrics."""
+    start(daemon, "--name", "alone", "--wait")
+    start(daemon, "--name", "noise", tree={"run": {"seed": 99}})
+    start(daemon, "--name", "beside", "--wait")
+    assert values(client, "alone") == values(client, "beside")
+    assert values(client, "alone") != values(client, "noise")
+
+
+TIMES = ("steps_per_second", "seconds", "_ns", "time", "per_second")
+
+
+def values(client, job):
+    out = []
+    for s in client.samples(job):
+        if s.kind != pb.STATE_CHANGE:
+            out.append((s.kind, s.step, tuple((v.name, v.value) for v in s.value if not any(t in v.name for t in TIMES))))
+    return out
+
+
+def test_calls_have_a_deadline(daemon, market):
+    """A stopped daemon does not hang fhctl."""
+    import os
+    import signal
+
+    os.kill(daemon.proc.pid, signal.SIGSTOP)
+    try:
+        start_ns = time.monotonic()
+        read = daemon.ctl("list", "--timeout", "1", code=124)
+        assert read.code == 124
+        change = start(daemon, "--name", "maybe", "--timeout", "1", code=255)
+        assert change.code == 255
+        assert time.monotonic() - start_ns < 15 * fh.SLOWDOWN
+    finally:
+        os.kill(daemon.proc.pid, signal.SIGCONT)

