@@ -87,20 +87,21 @@ $(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src)) $(BUILD)/li
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(BUILD)/libfhgpu.a $(DAEMON_LIBS) $(GPU_LIBS)
 
 # ---------------------------------------------------------------- CUDA backend: a shared object, loaded when a device is there
-# Files that include env.h are compiled without contraction: fills and exits must be the host's, bit for bit.
+# Files that include env.h or sumtree.h are compiled without contraction: fills, exits and sampled leaves must be the
+# host's, bit for bit.
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 SM ?= 80 86 89 90
 cuda_src := $(wildcard gpu/cuda/*.cu)
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall -I. \
   $(foreach s,$(SM),-gencode arch=compute_$(s),code=sm_$(s)) -gencode arch=compute_$(lastword $(SM)),code=compute_$(lastword $(SM))
-CUDA_LIBS ?= -lcublasLt -lcublas
+CUDA_LIBS ?=
 .PHONY: cuda
 cuda: $(if $(and $(NVCC),$(cuda_src)),$(BUILD)/fhd-cuda.so)
 	@:
 $(BUILD)/gpu/cuda/%.o: gpu/cuda/%.cu $(wildcard gpu/cuda/*.h gpu/cuda/*.cuh gpu/*.h gpu/dqn/*.h)
 	@mkdir -p $(@D)
-	$(NVCC) $(NVCC_FLAGS) --fmad=$(if $(shell grep -l '"gpu/env.h"' $<),false,true) -c $< -o $@
-$(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src))
+	$(NVCC) $(NVCC_FLAGS) --fmad=$(if $(shell grep -lE '"gpu/(env|sumtree).h"' $<),false,true) -c $< -o $@
+$(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src)) $(BUILD)/proto/status.o
 	$(NVCC) -shared $(NVCC_FLAGS) -o $@ $^ $(CUDA_LIBS)
 
 # ---------------------------------------------------------------- C tests: one program a file

@@ -1,0 +1,77 @@
+/* A trainer's state on a CUDA device, shared by backend.cu (which owns it) and the stages (which launch on its stream).
+ *
+ * Thread: the trainer's worker only. Pointers are resolved at creation and never change: captured graphs hold them. */
+#ifndef FH_GPU_CUDA_EXEC_H
+#define FH_GPU_CUDA_EXEC_H
+
+#include <cuda_runtime.h>
+extern "C" {
+#include "gpu/backend.h"
+#include "gpu/dqn/dqn.h"
+#include "proto/status.h"
+}
+#include "gpu/cuda/scratch.h"
+
+/* Turns a CUDA call into a status with the call's name; returns from the enclosing function on failure. */
+#define CUDA_TRY(call)                                                                                                  \
+	do {                                                                                                            \
+		cudaError_t e_ = (call);                                                                                \
+		if (e_ != cudaSuccess)                                                                                  \
+			return cuda_fail(st, e_, #call);                                                                \
+	} while (0)
+/* After a kernel launch. */
+#define CUDA_LAUNCHED(name)                                                                                             \
+	do {                                                                                                            \
+		cudaError_t e_ = cudaGetLastError();                                                                    \
+		if (e_ != cudaSuccess)                                                                                  \
+			return cuda_fail(st, e_, "launch of " name);                                                    \
+	} while (0)
+
+/* FH_EXHAUSTED for memory, FH_DEVICE_LOST for errors after which the context is beyond repair, else FH_DEVICE. */
+int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
+
+#define CUDA_SLOTS 8
+#define CUDA_GRAPHS 16
+#define CUDA_RUNS 8
+
+struct cuda_slot { void *h; size_t bytes; cudaEvent_t done; uint64_t tag; };
+struct cuda_graph { struct run run[CUDA_RUNS]; int runs; cudaGraphExec_t exec; };
+
+struct cuda_exec {
+	struct exec x; /* first: a struct exec * is a struct cuda_exec * */
+	struct dqn_dims dims;
+	struct cuda_scratch s;
+	unsigned char *scratch;
+	cudaStream_t stream;
+	struct cuda_graph graph[CUDA_GRAPHS];
+	int graphs;
+	cudaEvent_t launched[2]; /* run-ahead bound: two launches */
+	uint64_t launches;
+	struct cuda_slot slot[CUDA_SLOTS];
+	uint64_t asked, answered; /* slots are used in turn */
+	void *h_slots;            /* pinned arena behind the slots */
+	struct cuda_tape *tape;   /* resident market, shared and counted */
+	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
+};
+
+static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_exec *)x; }
+template <typename T> static inline T *cuda_at(struct cuda_exec *c, const struct cuda_array *a) { return (T *)(c->scratch + a->offset); }
+template <typename T> static inline T *cuda_tensor(struct cuda_exec *c, int t) { return (T *)c->x.tensor[t]; }
+
+/* Stages, by file. */
+int cuda_dqn_policy(struct exec *x, struct fh_status *st);   /* forward.cu */
+int cuda_dqn_forward(struct exec *x, struct fh_status *st);
+int cuda_dqn_loss(struct exec *x, struct fh_status *st);     /* loss.cu */
+int cuda_dqn_backward(struct exec *x, struct fh_status *st); /* backward.cu */
+int cuda_dqn_norm(struct exec *x, struct fh_status *st);     /* adam.cu */
+int cuda_dqn_adam(struct exec *x, struct fh_status *st);
+int cuda_dqn_advance(struct exec *x, struct fh_status *st);  /* replay.cu */
+int cuda_dqn_sample(struct exec *x, struct fh_status *st);
+int cuda_dqn_gather(struct exec *x, struct fh_status *st);
+int cuda_dqn_priority(struct exec *x, struct fh_status *st);
+int cuda_dqn_count(struct exec *x, struct fh_status *st);
+int cuda_dqn_explore(struct exec *x, struct fh_status *st);  /* collect.cu */
+int cuda_dqn_env(struct exec *x, struct fh_status *st);
+int cuda_dqn_insert(struct exec *x, struct fh_status *st);
+
+#endif

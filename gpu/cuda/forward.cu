@@ -1,0 +1,150 @@
+/* The network forward (section 1): four launches, one a layer, every product of a layer in the same launch.
+ *
+ * FORWARD computes three passes at once over 3B rows: s and s' with the online parameters, s' with the target's. POLICY
+ * computes N rows with the online parameters and picks the greedy action of every branch, the lowest index on a tie. */
+#include <cuda_bf16.h>
+#include "gpu/cuda/gemm.cuh"
+#include "gpu/cuda/head.cuh"
+
+namespace {
+
+/* Which parameters a block of rows goes through. */
+struct pass { int row, rows, x_row, target; };
+
+struct net_buffers { const struct cuda_array *x, *h1, *h2, *head, *out; };
+
+const void *weight(struct cuda_exec *c, int target, int layer)
+{
+	const struct dqn_dims *d = &c->dims;
+	if (d->precision == FH_PRECISION_BF16)
+		return cuda_tensor<__nv_bfloat16>(c, target ? T_TARGET_LP : T_PARAM_LP) + d->layer[layer].w;
+	return cuda_tensor<float>(c, target ? T_TARGET : T_PARAM) + d->layer[layer].w;
+}
+
+/* y = relu?(x w^T + b) for one layer of one pass. Columns x_col.. of x, y_col.. of y, in elements. */
+void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int layer, const struct cuda_array *x, int ldx,
+	 int x_row, int x_col, const struct cuda_array *y, int ldy, int y_col, int relu, int y_f32)
+{
+	const struct dqn_dims *d = &c->dims;
+	const struct dqn_layer *l = &d->layer[layer];
+	size_t low = c->s.low, ysize = y_f32 ? 4 : low;
+	struct gemm *q = &g->g[g->count++];
+
+	*q = {};
+	q->a = c->scratch + x->offset + ((size_t)x_row * ldx + x_col) * low;
+	q->a_trial = x->stride;
+	q->lda = ldx;
+	q->c = c->scratch + y->offset + ((size_t)p->row * ldy + y_col) * ysize;
+	q->c_trial = y->stride;
+	q->ldc = ldy;
+	q->c_f32 = y_f32;
+	q->b_trial = (size_t)d->params * (d->precision == FH_PRECISION_BF16 ? 2 : 4);
+	q->ldb = l->in;
+	q->segments = 1;
+	q->seg[0] = {weight(c, p->target, layer), l->in, 0};
+	q->bias = cuda_tensor<float>(c, p->target ? T_TARGET : T_PARAM) + l->b;
+	q->bias_trial = (size_t)d->params * 4;
+	q->m = p->rows;
+	q->n = l->out;
+	q->relu = relu;
+}
+
+int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const struct net_buffers *b, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	const struct cuda_scratch *s = &c->s;
+	const int vh = cuda_pad16(d->VH), ah = cuda_pad16(d->AH);
+	struct gemm_group l1 = {}, l2 = {}, l3 = {}, l4 = {};
+
+	for (int i = 0; i < passes; i++) {
+		const struct pass *p = &pass[i];
+		int out = 0;
+
+		add(c, &l1, p, DQN_S1, b->x, s->ldx, p->x_row, 0, b->h1, s->ldh1, 0, 1, 0);
+		add(c, &l2, p, DQN_S2, b->h1, s->ldh1, p->row, 0, b->h2, s->ldh2, 0, 1, 0);
+		for (int h = 0; h <= d->D; h++) { /* the value head, then the branches */
+			int col = h ? vh + (h - 1) * ah : 0, layer = DQN_V1 + 2 * h;
+
+			add(c, &l3, p, layer, b->h2, s->ldh2, p->row, 0, b->head, s->ldhead, col, 1, 0);
+			add(c, &l4, p, layer + 1, b->head, s->ldhead, p->row, col, b->out, d->outs, out, 0, 1);
+			out += d->layer[layer + 1].out;
+		}
+	}
+	int rc = gemm_launch(c, &l1, "launch of forward layer 1", st);
+	if (!rc)
+		rc = gemm_launch(c, &l2, "launch of forward layer 2", st);
+	if (!rc)
+		rc = gemm_launch(c, &l3, "launch of forward heads 1", st);
+	if (!rc)
+		rc = gemm_launch(c, &l4, "launch of forward heads 2", st);
+	return rc;
+}
+
+/* T_OBS [N, SD] F32 -> low [N, ldx] */
+template <typename T> __global__ void k_narrow(const float *src, T *dst, size_t dst_trial, int rows, int sd, int ld)
+{
+	src += (size_t)blockIdx.z * rows * sd;
+	dst = (T *)((char *)dst + blockIdx.z * dst_trial);
+	size_t total = (size_t)rows * sd;
+	for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (size_t)gridDim.x * blockDim.x)
+		dst[i / sd * ld + i % sd] = (T)src[i];
+}
+
+/* One warp an environment: Q of every action of every branch, argmax. */
+__global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, const struct dqn_clock *clock, struct dqn_dims d)
+{
+	const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31, z = blockIdx.z;
+	if (warp >= d.N)
+		return;
+	const float *v = (const float *)((const char *)out + z * out_trial) + (size_t)warp * d.outs, *adv = v + d.NA;
+	const struct head_support zs = head_support_of(&clock[z], d.NA);
+	for (int b = 0; b < d.D; b++) {
+		int best = 0;
+		float best_q = 0.f;
+		for (int a = 0; a < d.A[b]; a++) {
+			float q = head_q(v, adv, d.A[b], a, d.NA, zs, lane);
+			if (a == 0 || q > best_q)
+				best = a, best_q = q;
+		}
+		if (lane == 0)
+			action[((size_t)z * d.N + warp) * d.D + b] = best;
+		adv += d.A[b] * d.NA;
+	}
+}
+
+} // namespace
+
+int cuda_dqn_forward(struct exec *x, struct fh_status *st)
+{
+	struct cuda_exec *c = cuda_of(x);
+	const int B = c->dims.B;
+	const struct pass pass[2] = {{0, 2 * B, 0, 0}, {2 * B, B, B, 1}};
+	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
+
+	return net_forward(c, pass, 2, &b, st);
+}
+
+int cuda_dqn_policy(struct exec *x, struct fh_status *st)
+{
+	struct cuda_exec *c = cuda_of(x);
+	const struct dqn_dims *d = &c->dims;
+	const struct pass pass = {0, d->N, 0, 0};
+	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
+	const int blocks = (int)(((size_t)d->N * d->SD + 255) / 256);
+
+	if (d->precision == FH_PRECISION_BF16)
+		k_narrow<<<dim3(blocks, 1, d->P), 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px),
+		                                                      c->s.px.stride, d->N, d->SD, c->s.ldx);
+	else
+		k_narrow<<<dim3(blocks, 1, d->P), 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px),
+		                                                      c->s.px.stride, d->N, d->SD, c->s.ldx);
+	CUDA_LAUNCHED("narrow");
+	int rc = net_forward(c, &pass, 1, &b, st);
+	if (rc)
+		return rc;
+	k_greedy<<<dim3((d->N + 7) / 8, 1, d->P), 256, 0, c->stream>>>(cuda_at<float>(c, &c->s.pout), c->s.pout.stride,
+	                                                              cuda_tensor<int32_t>(c, T_ACTION),
+	                                                              cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d);
+	CUDA_LAUNCHED("greedy");
+	return 0;
+}

@@ -1,0 +1,290 @@
+/* The grouped product kernel; see gemm.cuh. Tensor cores for BF16 (mma m16n8k16) and TF32 (m16n8k8), FMA for F32.
+ *
+ * One block computes one tile of one product of one trial: tiles of A and B are staged in shared memory in their stored
+ * orientation (two stages, cp.async where rows allow 16-byte loads), fragments are read from there, transposed where the
+ * operand is stored with k as its rows. The order of the sum over k depends on nothing but the shapes. */
+#include <cuda_bf16.h>
+#include "gpu/cuda/gemm.cuh"
+
+namespace {
+
+enum { THREADS = 128, BK = 32 };
+
+template <typename T> struct tile_k { enum { PAD = 16 / sizeof(T) }; }; /* 16 bytes keep rows aligned and spread banks */
+
+__device__ __forceinline__ void copy16(void *s, const void *g)
+{
+	unsigned a = (unsigned)__cvta_generic_to_shared(s);
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(a), "l"(g));
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;"); }
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
+
+__device__ __forceinline__ float zero_of(float) { return 0.f; }
+__device__ __forceinline__ __nv_bfloat16 zero_of(__nv_bfloat16) { return __float2bfloat16(0.f); }
+
+/* Stage `rows` x `cols` (cols contiguous in memory) of a matrix into shared memory with row length `lds`; what lies
+ * outside [row_end, col_end) becomes zero. */
+template <typename T, int ROWS, int COLS, int LDS>
+__device__ __forceinline__ void stage(T *s, const T *g, int ld, int row0, int row_end, int col0, int col_end, bool wide)
+{
+	enum { V = 16 / sizeof(T), PER_ROW = COLS / V };
+	for (int i = threadIdx.x; i < ROWS * PER_ROW; i += THREADS) {
+		int r = i / PER_ROW, c = (i % PER_ROW) * V;
+		T *to = s + r * LDS + c;
+		if (wide && row0 + r < row_end && col0 + c + V <= col_end) {
+			copy16(to, g + (size_t)(row0 + r) * ld + col0 + c);
+		} else {
+#pragma unroll
+			for (int v = 0; v < V; v++)
+				to[v] = row0 + r < row_end && col0 + c + v < col_end ? g[(size_t)(row0 + r) * ld + col0 + c + v]
+				                                                       : zero_of(T());
+		}
+	}
+}
+
+__device__ __forceinline__ void ldmatrix4(unsigned r[4], const void *p)
+{
+	unsigned a = (unsigned)__cvta_generic_to_shared(p);
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
+}
+__device__ __forceinline__ void ldmatrix4t(unsigned r[4], const void *p)
+{
+	unsigned a = (unsigned)__cvta_generic_to_shared(p);
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
+}
+__device__ __forceinline__ void mma_bf16(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_tf32(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ unsigned to_tf32(float x)
+{
+	unsigned u;
+	asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(u) : "f"(x));
+	return u;
+}
+
+/* One warp's share of a BK step: WM x WN of the tile, at (wm, wn) in it. acc[i][j] is an m16n8 fragment. */
+template <int MODE, typename T, bool AT, bool BT, int MI, int NI, int LDA, int LDB>
+__device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const T *sb, int wm, int wn)
+{
+	const int lane = threadIdx.x & 31;
+	if constexpr (MODE == GEMM_BF16) {
+#pragma unroll
+		for (int k = 0; k < BK; k += 16) {
+			unsigned a[MI][4], b[NI / 2][4];
+#pragma unroll
+			for (int i = 0; i < MI; i++) {
+				int m = wm + i * 16;
+				if (AT)
+					ldmatrix4t(a[i], sa + (k + (lane & 7) + (lane >> 4) * 8) * LDA + m + ((lane >> 3) & 1) * 8);
+				else
+					ldmatrix4(a[i], sa + (m + (lane & 15)) * LDA + k + (lane >> 4) * 8);
+			}
+#pragma unroll
+			for (int j = 0; j < NI / 2; j++) {
+				int n = wn + j * 16;
+				if (BT)
+					ldmatrix4t(b[j], sb + (k + (lane & 15)) * LDB + n + (lane >> 4) * 8);
+				else
+					ldmatrix4(b[j], sb + (n + (lane & 7) + (lane >> 4) * 8) * LDB + k + ((lane >> 3) & 1) * 8);
+			}
+#pragma unroll
+			for (int i = 0; i < MI; i++)
+#pragma unroll
+				for (int j = 0; j < NI; j++)
+					mma_bf16(acc[i][j], a[i], b[j / 2][(j & 1) * 2], b[j / 2][(j & 1) * 2 + 1]);
+		}
+	} else {
+		auto A = [&](int m, int k) { return (float)(AT ? sa[k * LDA + m] : sa[m * LDA + k]); };
+		auto B = [&](int n, int k) { return (float)(BT ? sb[k * LDB + n] : sb[n * LDB + k]); };
+		const int g = lane >> 2, t = lane & 3;
+		if constexpr (MODE == GEMM_TF32) {
+#pragma unroll
+			for (int k = 0; k < BK; k += 8) {
+				unsigned a[MI][4], b[NI][2];
+#pragma unroll
+				for (int i = 0; i < MI; i++) {
+					int m = wm + i * 16 + g;
+					a[i][0] = to_tf32(A(m, k + t)), a[i][1] = to_tf32(A(m + 8, k + t));
+					a[i][2] = to_tf32(A(m, k + t + 4)), a[i][3] = to_tf32(A(m + 8, k + t + 4));
+				}
+#pragma unroll
+				for (int j = 0; j < NI; j++) {
+					int n = wn + j * 8 + g;
+					b[j][0] = to_tf32(B(n, k + t)), b[j][1] = to_tf32(B(n, k + t + 4));
+				}
+#pragma unroll
+				for (int i = 0; i < MI; i++)
+#pragma unroll
+					for (int j = 0; j < NI; j++)
+						mma_tf32(acc[i][j], a[i], b[j][0], b[j][1]);
+			}
+		} else {
+#pragma unroll 4
+			for (int k = 0; k < BK; k++) {
+				float a[MI][2], b[NI][2];
+#pragma unroll
+				for (int i = 0; i < MI; i++)
+					a[i][0] = A(wm + i * 16 + g, k), a[i][1] = A(wm + i * 16 + g + 8, k);
+#pragma unroll
+				for (int j = 0; j < NI; j++)
+					b[j][0] = B(wn + j * 8 + 2 * t, k), b[j][1] = B(wn + j * 8 + 2 * t + 1, k);
+#pragma unroll
+				for (int i = 0; i < MI; i++)
+#pragma unroll
+					for (int j = 0; j < NI; j++) {
+						acc[i][j][0] = fmaf(a[i][0], b[j][0], acc[i][j][0]);
+						acc[i][j][1] = fmaf(a[i][0], b[j][1], acc[i][j][1]);
+						acc[i][j][2] = fmaf(a[i][1], b[j][0], acc[i][j][2]);
+						acc[i][j][3] = fmaf(a[i][1], b[j][1], acc[i][j][3]);
+					}
+			}
+		}
+	}
+}
+
+template <int MODE, typename T, bool AT, bool BT, int BM, int BN>
+__global__ void __launch_bounds__(THREADS) k_gemm_group(const __grid_constant__ struct gemm_group group)
+{
+	enum { PAD = tile_k<T>::PAD, LDA = (AT ? BM : BK) + PAD, LDB = (BT ? BN : BK) + PAD };
+	enum { SA = (AT ? BK : BM) * LDA, SB = (BT ? BK : BN) * LDB };
+	enum { WARPS_N = 2, MI = BM / 2 / 16, NI = BN / WARPS_N / 8 };
+	__shared__ __align__(16) T sa[2][SA];
+	__shared__ __align__(16) T sb[2][SB];
+	int p = 0;
+	while (p + 1 < group.count && (int)blockIdx.x >= group.g[p + 1].first)
+		p++;
+	const struct gemm &g = group.g[p];
+	const int tile = blockIdx.x - g.first, m0 = tile / g.tiles_n * BM, n0 = tile % g.tiles_n * BN, z = blockIdx.z;
+	const T *a = (const T *)((const char *)g.a + z * g.a_trial);
+	const bool wide_a = (g.lda * sizeof(T)) % 16 == 0 && ((size_t)a & 15) == 0, wide_b0 = (g.ldb * sizeof(T)) % 16 == 0;
+	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / 2), wn = warp % WARPS_N * (BN / WARPS_N);
+	float acc[MI][NI][4] = {};
+
+	int total = 0;
+	for (int i = 0; i < g.segments; i++)
+		total += (g.seg[i].k + BK - 1) / BK;
+	auto load = [&](int step, int buf) {
+		int i = 0, at = step;
+		while (at >= (g.seg[i].k + BK - 1) / BK) {
+			at -= (g.seg[i].k + BK - 1) / BK;
+			i++;
+		}
+		const int k0 = at * BK, kend = g.seg[i].k, base = g.seg[i].a;
+		const T *b = (const T *)((const char *)g.seg[i].b + z * g.b_trial);
+		bool wide_b = wide_b0 && ((size_t)b & 15) == 0;
+		if (AT)
+			stage<T, BK, BM, LDA>(sa[buf], a + (size_t)base * g.lda, g.lda, k0, kend, m0, g.m, wide_a);
+		else
+			stage<T, BM, BK, LDA>(sa[buf], a + base, g.lda, m0, g.m, k0, kend, wide_a && base * sizeof(T) % 16 == 0);
+		if (BT)
+			stage<T, BK, BN, LDB>(sb[buf], b, g.ldb, k0, kend, n0, g.n, wide_b);
+		else
+			stage<T, BN, BK, LDB>(sb[buf], b, g.ldb, n0, g.n, k0, kend, wide_b);
+		copy_commit();
+	};
+	load(0, 0);
+	for (int step = 0; step < total; step++) {
+		if (step + 1 < total) {
+			load(step + 1, (step + 1) & 1);
+			copy_wait<1>();
+		} else {
+			copy_wait<0>();
+		}
+		__syncthreads();
+		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa[step & 1], sb[step & 1], wm, wn);
+		__syncthreads();
+	}
+
+	const int lane = threadIdx.x & 31, row = lane >> 2, col = (lane & 3) * 2;
+	const float *bias = g.bias ? (const float *)((const char *)g.bias + z * g.bias_trial) : nullptr;
+	const T *mask = g.mask ? (const T *)((const char *)g.mask + z * g.mask_trial) : nullptr;
+	char *c = (char *)g.c + z * g.c_trial;
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+#pragma unroll
+		for (int j = 0; j < NI; j++)
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				int m = m0 + wm + i * 16 + row + (e >> 1) * 8, n = n0 + wn + j * 8 + col + (e & 1);
+				if (m >= g.m || n >= g.n)
+					continue;
+				float v = acc[i][j][e];
+				if (bias)
+					v += bias[n];
+				if (g.relu)
+					v = v > 0.f ? v : (v == v ? 0.f : v); /* keep NaN visible to the guard */
+				if (mask && !((float)mask[(size_t)m * g.ldmask + n] > 0.f))
+					v = 0.f;
+				if (g.c_f32)
+					((float *)c)[(size_t)m * g.ldc + n] = v;
+				else
+					((T *)c)[(size_t)m * g.ldc + n] = (T)v;
+			}
+}
+
+template <int MODE, typename T, int BM, int BN>
+void launch_tiles(struct cuda_exec *c, const struct gemm_group *g, dim3 grid)
+{
+	const bool at = g->g[0].a_t, bt = g->g[0].b_t;
+	if (!at && !bt)
+		k_gemm_group<MODE, T, false, false, BM, BN><<<grid, THREADS, 0, c->stream>>>(*g);
+	else if (!at && bt)
+		k_gemm_group<MODE, T, false, true, BM, BN><<<grid, THREADS, 0, c->stream>>>(*g);
+	else
+		k_gemm_group<MODE, T, true, true, BM, BN><<<grid, THREADS, 0, c->stream>>>(*g);
+}
+
+int count_tiles(struct gemm_group *g, int bm, int bn)
+{
+	int tiles = 0;
+	for (int i = 0; i < g->count; i++) {
+		g->g[i].first = tiles;
+		g->g[i].tiles_n = (g->g[i].n + bn - 1) / bn;
+		tiles += (g->g[i].m + bm - 1) / bm * g->g[i].tiles_n;
+	}
+	return tiles;
+}
+
+} // namespace
+
+int gemm_launch(struct cuda_exec *c, struct gemm_group *g, const char *what, struct fh_status *st)
+{
+	const int P = c->dims.P;
+	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */
+	int tiles = count_tiles(g, 64, 64);
+	bool large = (long)tiles * P >= 264;
+	if (!large)
+		tiles = count_tiles(g, 32, 32);
+	dim3 grid(tiles, 1, P);
+
+	if (c->dims.precision == FH_PRECISION_BF16) {
+		if (large)
+			launch_tiles<GEMM_BF16, __nv_bfloat16, 64, 64>(c, g, grid);
+		else
+			launch_tiles<GEMM_BF16, __nv_bfloat16, 32, 32>(c, g, grid);
+	} else if (c->dims.precision == FH_PRECISION_TF32) {
+		if (large)
+			launch_tiles<GEMM_TF32, float, 64, 64>(c, g, grid);
+		else
+			launch_tiles<GEMM_TF32, float, 32, 32>(c, g, grid);
+	} else {
+		if (large)
+			launch_tiles<GEMM_F32, float, 64, 64>(c, g, grid);
+		else
+			launch_tiles<GEMM_F32, float, 32, 32>(c, g, grid);
+	}
+	cudaError_t e = cudaGetLastError();
+	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
+}

@@ -1,0 +1,39 @@
+/* Groups of small matrix products in one launch: every product of one step of the network that depends on nothing
+ * between. Tiles of all products and all trials share a grid: blockIdx.x walks the tiles of the group, blockIdx.z is the
+ * trial.
+ *
+ *   C[m, n] = epilogue( sum_k A(m, k) * B(n, k) )
+ *
+ * A is stored [m, k] or, with a_t, [k, m]; B is stored [n, k] or, with b_t, [k, n]. The sum over k may run through
+ * several segments (heads whose weights lie apart). Inputs are F32 or BF16; accumulation is F32 in a fixed order, so the
+ * same inputs give the same bits. */
+#ifndef FH_GPU_CUDA_GEMM_CUH
+#define FH_GPU_CUDA_GEMM_CUH
+
+#include "gpu/cuda/exec.h"
+
+enum gemm_mode { GEMM_F32, GEMM_TF32, GEMM_BF16 };
+#define GEMM_SEGMENTS (1 + FH_BRANCH_MAX)
+#define GEMM_GROUP 20
+
+struct gemm_segment { const void *b; int k, a; }; /* k elements of the sum; A's part starts at column (row with a_t) a */
+
+struct gemm {
+	const void *a;                 /* low precision */
+	void *c;                       /* F32 when c_f32, else low precision */
+	const float *bias;             /* [n] F32 or NULL */
+	const void *mask;              /* low [m, n], NULL: none; else C is kept where mask > 0 (relu's derivative) */
+	size_t a_trial, b_trial, c_trial, bias_trial, mask_trial; /* bytes from trial to trial */
+	int m, n, lda, ldb, ldc, ldmask;
+	int segments;
+	struct gemm_segment seg[GEMM_SEGMENTS];
+	unsigned char a_t, b_t, relu, c_f32;
+	int first, tiles_n;            /* filled by gemm_launch */
+};
+
+struct gemm_group { int count; struct gemm g[GEMM_GROUP]; };
+
+/* All products must share a_t, b_t. `what` names the launch in errors. */
+int gemm_launch(struct cuda_exec *c, struct gemm_group *g, const char *what, struct fh_status *st);
+
+#endif

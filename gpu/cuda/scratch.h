@@ -1,0 +1,101 @@
+/* What the CUDA stages keep between each other: offsets into T_SCRATCH, from the dimensions alone.
+ *
+ * Plain C, shared by the planner (which must know the bytes before a device is touched) and the kernels' host code.
+ * Every array has the trial axis P in front: offset + trial * (stride of the array). Activations and gradients that are
+ * GEMM inputs are BF16 in bf16 runs and F32 else ("low" below); their rows are padded to 16 elements so that a
+ * row starts on a 16-byte boundary and 16-byte loads need no care. */
+#ifndef FH_GPU_CUDA_SCRATCH_H
+#define FH_GPU_CUDA_SCRATCH_H
+
+#include <stddef.h>
+#include "gpu/dqn/dqn.h"
+
+/* The resident market as kernels see it. It lies in device memory, so a captured graph stays valid when the next job
+ * brings another market. Device pointers, [T] or [T, features]. */
+struct cuda_tape_view { const double *open, *high, *low, *close; const float *feature, *sigma; };
+
+struct cuda_array { size_t offset, stride; /* bytes: from the start of T_SCRATCH, from trial to trial */ };
+
+struct cuda_scratch {
+	int low;                 /* bytes of a low-precision element: 2 or 4 */
+	int ldx, ldh1, ldh2, ldhead, ldo; /* row lengths in elements */
+	int rows;                /* learn rows: [0,B) s online, [B,2B) s' online, [2B,3B) s' target */
+	int seg[1 + FH_BRANCH_MAX]; /* first column of V, Adv_0, … in a padded output-gradient row */
+	struct cuda_array x;     /* low [2B, ldx] s then s' */
+	struct cuda_array h1, h2, head; /* low [3B, ld*] after relu */
+	struct cuda_array out;   /* F32 [3B, outs] V, Adv */
+	struct cuda_array dout;  /* low [B, ldo] */
+	struct cuda_array dhead, dh2, dh1; /* low [B, ld*] */
+	struct cuda_array part;  /* F64 [CUDA_NORM_BLOCKS] partial sums of squares */
+	struct cuda_array q, edge; /* F32 [B] mean Q of the taken actions, mass on the edge atoms */
+	struct cuda_array wraw;  /* F64 [B] importance weights before normalisation */
+	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf, -1 outside an update */
+	struct cuda_array px, ph1, ph2, phead; /* low [N, ld*] the policy's forward */
+	struct cuda_array pout;  /* F32 [N, outs] */
+	struct cuda_array count, first; /* I32 [N] transitions an environment stores this step, and where */
+	struct cuda_array next;  /* F32 [N, 8] portfolio features of s', before a restart */
+	struct cuda_array next_t, done; /* I32 [N] its bar; 0 goes on, 1 truncated, 2 terminated */
+	struct cuda_array tape;  /* struct cuda_tape_view, of trial 0: which market all trials read */
+	struct cuda_array estat; /* F64 [ceil(N/CUDA_ENV_BLOCK), CUDA_ENV_STATS] sums of a block of environments */
+	size_t bytes;            /* of one trial; the arena holds P of these */
+};
+enum { CUDA_NORM_BLOCKS = 128 };
+enum { CUDA_ENV_STATS = 8, CUDA_ENV_BLOCK = 128 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
+
+static inline int cuda_pad16(int n) { return (n + 15) / 16 * 16; }
+
+static inline void cuda_array_at(struct cuda_array *a, size_t bytes, int P, size_t *at)
+{
+	a->stride = (bytes + 255) / 256 * 256;
+	a->offset = *at;
+	*at += a->stride * (size_t)P;
+}
+
+static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scratch *s)
+{
+	size_t at = 0, B = (size_t)d->B, N = (size_t)d->N;
+	int low = d->precision == FH_PRECISION_BF16 ? 2 : 4, o = 0;
+
+	s->low = low;
+	s->rows = 3 * d->B;
+	s->ldx = cuda_pad16(d->SD);
+	s->ldh1 = cuda_pad16(d->H1);
+	s->ldh2 = cuda_pad16(d->H2);
+	s->ldhead = cuda_pad16(d->VH) + d->D * cuda_pad16(d->AH);
+	s->seg[0] = 0;
+	o = cuda_pad16(d->NA);
+	for (int b = 0; b < d->D; b++) {
+		s->seg[1 + b] = o;
+		o += cuda_pad16(d->A[b] * d->NA);
+	}
+	s->ldo = o;
+	cuda_array_at(&s->x, 2 * B * s->ldx * low, d->P, &at);
+	cuda_array_at(&s->h1, 3 * B * s->ldh1 * low, d->P, &at);
+	cuda_array_at(&s->h2, 3 * B * s->ldh2 * low, d->P, &at);
+	cuda_array_at(&s->head, 3 * B * s->ldhead * low, d->P, &at);
+	cuda_array_at(&s->out, 3 * B * d->outs * 4, d->P, &at);
+	cuda_array_at(&s->dout, B * s->ldo * low, d->P, &at);
+	cuda_array_at(&s->dhead, B * s->ldhead * low, d->P, &at);
+	cuda_array_at(&s->dh2, B * s->ldh2 * low, d->P, &at);
+	cuda_array_at(&s->dh1, B * s->ldh1 * low, d->P, &at);
+	cuda_array_at(&s->part, CUDA_NORM_BLOCKS * 8, d->P, &at);
+	cuda_array_at(&s->q, B * 4, d->P, &at);
+	cuda_array_at(&s->edge, B * 4, d->P, &at);
+	cuda_array_at(&s->wraw, B * 8, d->P, &at);
+	cuda_array_at(&s->winner, (size_t)d->C * 4, d->P, &at);
+	cuda_array_at(&s->px, N * s->ldx * low, d->P, &at);
+	cuda_array_at(&s->ph1, N * s->ldh1 * low, d->P, &at);
+	cuda_array_at(&s->ph2, N * s->ldh2 * low, d->P, &at);
+	cuda_array_at(&s->phead, N * s->ldhead * low, d->P, &at);
+	cuda_array_at(&s->pout, N * d->outs * 4, d->P, &at);
+	cuda_array_at(&s->count, N * 4, d->P, &at);
+	cuda_array_at(&s->first, N * 4, d->P, &at);
+	cuda_array_at(&s->tape, sizeof(struct cuda_tape_view), d->P, &at);
+	cuda_array_at(&s->next, N * FH_PORTFOLIO_FEATURES * 4, d->P, &at);
+	cuda_array_at(&s->next_t, N * 4, d->P, &at);
+	cuda_array_at(&s->done, N * 4, d->P, &at);
+	cuda_array_at(&s->estat, (N + CUDA_ENV_BLOCK - 1) / CUDA_ENV_BLOCK * CUDA_ENV_STATS * 8, d->P, &at);
+	s->bytes = at / d->P;
+}
+
+#endif
