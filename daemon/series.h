@@ -4,7 +4,7 @@
  * anyone saw is never given to another sample. The newest SERIES_TAIL of a job stay in memory within SERIES_BYTES_MAX over all
  * jobs; older ones are read from the store. On disk the newest SERIES_KEPT_FULL are all there; of older reports every
  * SERIES_STRIDE-th is; validations and state changes stay; nothing older than SERIES_KEPT_MAX numbers is kept.
- * Invariant: visible samples of a job have increasing seq, and a pollers' `since` never skips one that is still kept. */
+ * Invariant: visible samples of a job have increasing seq, and a poller' `since` never skips one that is still kept. */
 #ifndef FHD_SERIES_H
 #define FHD_SERIES_H
 
@@ -25,12 +25,13 @@ struct rpc_call;
 #define SERIES_BYTES_MAX (64 << 20)   /* of all tails together; tails of jobs longest untouched go first */
 #define SERIES_KEPT_FULL 8192         /* newest on disk, all of them */
 #define SERIES_STRIDE 16
-#define SERIES_KEPT_MAX 1000000       /* sequence numbers back from the newest */
+#define SERIES_KEPT_MAX 262144        /* sequence numbers back from the newest */
 #define SERIES_WAITERS_MAX 64         /* long polls held; one more is answered at once */
 #define SERIES_WAIT_MS_MAX 10000
 #define SERIES_LIMIT_DEFAULT 1000
 #define SERIES_LIMIT_MAX 10000
 #define SERIES_REPLY_BYTES_MAX (768 << 10) /* packed samples in one reply, below the message limit */
+#define SERIES_BATCH_MAX 256          /* samples of one transaction */
 #define SERIES_PENDING_MAX 65536      /* samples handed over and not yet durable; reports beyond that are dropped and counted */
 
 int series_new(uv_loop_t *loop, struct store *store, struct publish *publish, struct series **out, struct fh_status *st);
@@ -43,7 +44,8 @@ void series_free(struct series *s);
 /* A report or validation. seq is assigned here (m->seq is ignored and overwritten); m is packed at once and not kept. Returns the number,
  * 0 when it was dropped (SERIES_PENDING_MAX). */
 uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m);
-/* A state change, made durable with the caller's transaction (commit it in the same callback); never dropped. */
+/* A state change, made durable with the caller's transaction, which must be committed (in the same callback): later samples of
+ * the job become visible after it. Never dropped. */
 uint64_t series_state_change(struct series *s, struct store_txn *t, uint64_t job, Fh__V1__JobState state,
 			     const char *reason, uint64_t step, uint64_t epoch, uint64_t vector_step);
 /* Visible numbers; 0 when the job has none. */
@@ -56,7 +58,13 @@ struct series_stats { uint64_t appended, dropped, undurable, bytes, waiters; };
 void series_stats(const struct series *s, struct series_stats *out);
 
 /* Packed rows (seq > since) for a poll: runs `done` now when the tail covers it, else after the store has answered. */
-struct series_page { size_t n; const struct series_row *row; int more; uint64_t first_seq, last_seq; };
+struct series_page {
+	size_t n;
+	const struct series_row *row; /* good until the callback returns */
+	int more;
+	uint64_t first_seq, last_seq;
+	Fh__V1__JobState state;       /* of the newest visible state change since the daemon started, else UNSPECIFIED */
+};
 struct series_row { uint64_t seq; const void *packed; size_t bytes; };
 typedef void (*series_done)(void *arg, int code, const struct series_page *page);
 /* Holds the answer up to wait_ms until a sample with seq > since is visible. */

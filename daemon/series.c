@@ -1,0 +1,568 @@
+/* See series.h.
+ *
+ * A track is the series of one job: a ring of packed samples that covers the numbers first_held … assigned without a hole; those
+ * above `visible` are on their way to the disk. Reports of all jobs share one batch: while a batch is being written the next one
+ * collects, so the number of syncs follows the disk and not the number of samples. */
+#include "daemon/series.h"
+#include "daemon/log.h"
+#include "daemon/publish.h"
+#include "daemon/store.h"
+#include "proto/status.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define THIN_EVERY 1024 /* samples of a job between two passes that thin its rows */
+
+struct item { void *packed; size_t bytes; int kind, state, durable; };
+
+struct track {
+	uint64_t job;
+	uint64_t assigned, visible;  /* newest number given, newest number seen by anyone */
+	uint64_t first_kept;         /* oldest on disk */
+	uint64_t first_held;         /* number of the ring's first item; assigned + 1 when the ring is empty */
+	struct item *ring;           /* [room], a power of two */
+	size_t head, held, room;
+	struct item report, validation; /* copies of the newest visible ones */
+	int state;                   /* of the newest visible state change, 0 before the first */
+	struct track *older, *newer; /* by last use, of tracks with items */
+	struct waiter *waiters;
+};
+
+struct waiter {
+	struct waiter *next;
+	struct series *series;
+	struct track *track;
+	uint64_t since;
+	uint32_t limit;
+	series_done done;
+	void *arg;
+	uv_timer_t timer;
+};
+
+struct ref { struct track *track; uint64_t seq; };
+struct batch {
+	struct series *series;
+	struct store_txn *txn;
+	size_t n;
+	struct ref ref[SERIES_BATCH_MAX];
+};
+
+struct series {
+	uv_loop_t *loop;
+	struct store *store;
+	struct publish *publish;
+	struct track **track;        /* by job id */
+	size_t tracks;
+	struct track *oldest, *newest;
+	struct batch *open;          /* collects while another is being written */
+	int in_flight;
+	uint64_t pending;            /* samples given a number and not yet visible */
+	int stopping;
+	struct series_stats stats;
+};
+
+static void *need(void *p)
+{
+	if (!p) {
+		fputs("fhd: out of memory\n", stderr);
+		abort();
+	}
+	return p;
+}
+
+/* ---------------------------------------------------------------- tracks and their rings */
+
+static struct track *track_find(const struct series *s, uint64_t job)
+{
+	return job < s->tracks ? s->track[job] : NULL;
+}
+
+static struct track *track_get(struct series *s, uint64_t job)
+{
+	struct track *t = track_find(s, job);
+
+	if (t)
+		return t;
+	if (job >= s->tracks) {
+		size_t n = s->tracks ? s->tracks : 64;
+
+		while (n <= job)
+			n *= 2;
+		s->track = need(realloc(s->track, n * sizeof *s->track));
+		memset(s->track + s->tracks, 0, (n - s->tracks) * sizeof *s->track);
+		s->tracks = n;
+	}
+	t = s->track[job] = need(calloc(1, sizeof *t));
+	t->job = job;
+	t->first_kept = t->first_held = 1;
+	return t;
+}
+
+static struct item *track_item(const struct track *t, uint64_t seq)
+{
+	assert(seq >= t->first_held && seq < t->first_held + t->held);
+	return &t->ring[(t->head + (seq - t->first_held)) & (t->room - 1)];
+}
+
+static void lru_remove(struct series *s, struct track *t)
+{
+	if (t->older)
+		t->older->newer = t->newer;
+	else if (s->oldest == t)
+		s->oldest = t->newer;
+	if (t->newer)
+		t->newer->older = t->older;
+	else if (s->newest == t)
+		s->newest = t->older;
+	t->older = t->newer = NULL;
+}
+
+static void lru_touch(struct series *s, struct track *t)
+{
+	lru_remove(s, t);
+	t->older = s->newest;
+	if (s->newest)
+		s->newest->newer = t;
+	else
+		s->oldest = t;
+	s->newest = t;
+}
+
+/* Lets go of the ring's first `n` items; they are visible, so the disk has them. */
+static void track_forget(struct series *s, struct track *t, size_t n)
+{
+	for (; n; n--) {
+		struct item *i = track_item(t, t->first_held);
+
+		s->stats.bytes -= i->bytes;
+		free(i->packed);
+		t->head = (t->head + 1) & (t->room - 1);
+		t->held--;
+		t->first_held++;
+	}
+	if (!t->held) {
+		free(t->ring);
+		t->ring = NULL;
+		t->room = t->head = 0;
+		lru_remove(s, t);
+	}
+}
+
+static void track_push(struct series *s, struct track *t, struct item i)
+{
+	if (t->held == t->room) {
+		size_t room = t->room ? t->room * 2 : 16;
+		struct item *ring = need(malloc(room * sizeof *ring));
+
+		for (size_t k = 0; k < t->held; k++)
+			ring[k] = t->ring[(t->head + k) & (t->room - 1)];
+		free(t->ring);
+		t->ring = ring;
+		t->room = room;
+		t->head = 0;
+	}
+	t->ring[(t->head + t->held++) & (t->room - 1)] = i;
+	s->stats.bytes += i.bytes;
+	lru_touch(s, t);
+}
+
+/* Bounds of one tail and of all together. What is not visible yet always stays. */
+static void trim(struct series *s, struct track *t)
+{
+	size_t pending = (size_t)(t->assigned - t->visible);
+
+	if (t->held > SERIES_TAIL && t->held > pending)
+		track_forget(s, t, t->held - (pending > SERIES_TAIL ? pending : SERIES_TAIL));
+	for (struct track *o = s->oldest, *next; o && s->stats.bytes > SERIES_BYTES_MAX; o = next) {
+		next = o->newer;
+		track_forget(s, o, o->held - (size_t)(o->assigned - o->visible));
+	}
+}
+
+/* ---------------------------------------------------------------- answers to polls */
+
+static void page_from_ring(struct track *t, uint64_t since, uint32_t limit, series_done done, void *arg)
+{
+	struct series_page page = {.first_seq = t->first_kept, .last_seq = t->visible, .state = (Fh__V1__JobState)t->state};
+	uint64_t n = since < t->visible ? t->visible - since : 0;
+	struct series_row *row;
+	size_t bytes = 0;
+
+	if (n > limit)
+		n = limit;
+	row = n ? need(malloc(n * sizeof *row)) : NULL;
+	for (; page.n < n; page.n++) {
+		struct item *i = track_item(t, since + 1 + page.n);
+
+		if (page.n && bytes + i->bytes > SERIES_REPLY_BYTES_MAX)
+			break;
+		bytes += i->bytes;
+		row[page.n] = (struct series_row){since + 1 + page.n, i->packed, i->bytes};
+	}
+	page.row = row;
+	page.more = since + page.n < t->visible;
+	done(arg, 0, &page);
+	free(row);
+}
+
+struct reading { struct track *track; uint64_t since; uint32_t limit; series_done done; void *arg; };
+
+static void on_rows(void *arg, int code, const struct store_sample *stored, size_t n, int more)
+{
+	struct reading *r = arg;
+	struct track *t = r->track;
+	struct series_page page = {.first_seq = t->first_kept, .last_seq = t->visible, .state = (Fh__V1__JobState)t->state};
+	struct series_row *row = n ? need(malloc(n * sizeof *row)) : NULL;
+	size_t bytes = 0;
+
+	for (; page.n < n && stored[page.n].seq <= t->visible; page.n++) {
+		const struct store_sample *m = &stored[page.n];
+
+		if (page.n && bytes + m->bytes > SERIES_REPLY_BYTES_MAX)
+			break;
+		bytes += m->bytes;
+		row[page.n] = (struct series_row){m->seq, m->packed, m->bytes};
+	}
+	page.row = row;
+	page.more = page.n && (page.n < n || more) && row[page.n - 1].seq < t->visible;
+	if (!code && !page.n && t->held) /* the disk refused these once: go on with what memory has */
+		page_from_ring(t, r->since + 1 < t->first_held ? t->first_held - 1 : r->since, r->limit, r->done, r->arg);
+	else
+		r->done(r->arg, code, &page);
+	free(row);
+	free(r);
+}
+
+/* What is there now: from memory when the tail reaches back far enough, else from the disk. */
+static void answer(struct series *s, struct track *t, uint64_t since, uint32_t limit, series_done done, void *arg)
+{
+	struct reading *r;
+
+	if (since >= t->visible || since + 1 >= t->first_held) {
+		page_from_ring(t, since, limit, done, arg);
+		return;
+	}
+	r = need(calloc(1, sizeof *r));
+	*r = (struct reading){t, since, limit, done, arg};
+	store_read_samples(s->store, t->job, since, limit, on_rows, r);
+}
+
+static void waiter_closed(uv_handle_t *h)
+{
+	free(h->data);
+}
+
+static void waiter_answer(struct waiter *w)
+{
+	struct waiter **p = &w->track->waiters;
+
+	while (*p != w)
+		p = &(*p)->next;
+	*p = w->next;
+	w->series->stats.waiters--;
+	uv_close((uv_handle_t *)&w->timer, waiter_closed);
+	answer(w->series, w->track, w->since, w->limit, w->done, w->arg);
+}
+
+static void waiter_timeout(uv_timer_t *timer)
+{
+	waiter_answer(timer->data);
+}
+
+void series_poll(struct series *s, uint64_t job, uint64_t since, uint32_t limit, uint32_t wait_ms, series_done done, void *arg)
+{
+	struct track *t = track_get(s, job);
+	struct waiter *w;
+
+	if (!limit)
+		limit = SERIES_LIMIT_DEFAULT;
+	if (limit > SERIES_LIMIT_MAX)
+		limit = SERIES_LIMIT_MAX;
+	if (wait_ms > SERIES_WAIT_MS_MAX)
+		wait_ms = SERIES_WAIT_MS_MAX;
+	if (since < t->visible || !wait_ms || s->stopping || s->stats.waiters >= SERIES_WAITERS_MAX) {
+		answer(s, t, since, limit, done, arg);
+		return;
+	}
+	w = need(calloc(1, sizeof *w));
+	*w = (struct waiter){.next = t->waiters, .series = s, .track = t, .since = since, .limit = limit, .done = done, .arg = arg};
+	t->waiters = w;
+	s->stats.waiters++;
+	w->timer.data = w;
+	uv_timer_init(s->loop, &w->timer);
+	uv_timer_start(&w->timer, waiter_timeout, wait_ms, 0);
+}
+
+/* ---------------------------------------------------------------- from handed over to visible */
+
+static void keep_copy(struct item *to, const struct item *from)
+{
+	free(to->packed);
+	*to = *from;
+	to->packed = need(malloc(from->bytes ? from->bytes : 1));
+	memcpy(to->packed, from->packed, from->bytes);
+}
+
+static void thin(struct series *s, struct track *t)
+{
+	uint64_t below = t->visible > SERIES_KEPT_MAX ? t->visible - SERIES_KEPT_MAX + 1 : 0;
+	struct store_txn *txn;
+
+	if (t->visible % THIN_EVERY || t->visible <= SERIES_KEPT_FULL || s->stopping)
+		return;
+	txn = store_begin(s->store);
+	store_thin_samples(txn, t->job, t->visible - SERIES_KEPT_FULL + 1, SERIES_STRIDE, below);
+	store_commit(s->store, txn, NULL, NULL);
+	if (below > t->first_kept)
+		t->first_kept = below;
+}
+
+/* Everything up to the first number that is still on its way can be seen now. */
+static void advance(struct series *s, struct track *t)
+{
+	uint64_t before = t->visible;
+
+	while (t->visible < t->assigned) {
+		struct item *i = track_item(t, t->visible + 1);
+
+		if (!i->durable)
+			break;
+		t->visible++;
+		s->pending--;
+		if (i->kind == FH__V1__SAMPLE_KIND__REPORT)
+			keep_copy(&t->report, i);
+		else if (i->kind == FH__V1__SAMPLE_KIND__VALIDATION)
+			keep_copy(&t->validation, i);
+		else
+			t->state = i->state;
+		publish_sample(s->publish, t->job, i->packed, i->bytes);
+		thin(s, t);
+	}
+	if (t->visible == before)
+		return;
+	for (struct waiter *w = t->waiters, *next; w; w = next) {
+		next = w->next;
+		if (t->visible > w->since)
+			waiter_answer(w);
+	}
+	trim(s, t);
+}
+
+/* A disk that refuses does not stop the view: the sample is shown, counted as undurable, and the number may be used again
+ * after a crash. */
+static void settled(struct series *s, struct track *t, uint64_t seq, int code, const struct fh_status *st)
+{
+	if (code) {
+		s->stats.undurable++;
+		log_status(LOG_WARN, "sample not stored", st);
+	}
+	track_item(t, seq)->durable = 1;
+	advance(s, t);
+}
+
+static void flush(struct series *s);
+
+static void on_batch(void *arg, int code, const struct fh_status *st)
+{
+	struct batch *b = arg;
+	struct series *s = b->series;
+
+	s->in_flight--;
+	for (size_t i = 0; i < b->n; i++)
+		settled(s, b->ref[i].track, b->ref[i].seq, code, st);
+	free(b);
+	if (!s->in_flight)
+		flush(s);
+}
+
+static void flush(struct series *s)
+{
+	struct batch *b = s->open;
+
+	if (!b)
+		return;
+	s->open = NULL;
+	s->in_flight++;
+	store_commit(s->store, b->txn, on_batch, b);
+}
+
+/* Numbers and packs the sample; it is in the ring afterwards. */
+static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, struct track **track)
+{
+	struct track *t = track_get(s, job);
+	struct timespec now;
+	struct item i = {.kind = m->kind, .state = m->has_state ? m->state : 0};
+
+	if (!m->has_time_ns) {
+		clock_gettime(CLOCK_REALTIME, &now);
+		m->has_time_ns = 1;
+		m->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	}
+	m->has_job = m->has_seq = m->has_kind = 1;
+	m->job = job;
+	m->seq = ++t->assigned;
+	i.bytes = fh__v1__sample__get_packed_size(m);
+	i.packed = need(malloc(i.bytes));
+	fh__v1__sample__pack(m, i.packed);
+	track_push(s, t, i);
+	s->pending++;
+	s->stats.appended++;
+	*track = t;
+	return track_item(t, t->assigned);
+}
+
+uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m)
+{
+	struct track *t;
+	struct item *i;
+
+	if (s->pending >= SERIES_PENDING_MAX) {
+		s->stats.dropped++;
+		return 0;
+	}
+	i = number(s, job, m, &t);
+	if (!s->open) {
+		s->open = need(calloc(1, sizeof *s->open));
+		s->open->series = s;
+		s->open->txn = store_begin(s->store);
+	}
+	store_put_sample(s->open->txn, &(struct store_sample){job, t->assigned, i->kind, i->packed, i->bytes});
+	s->open->ref[s->open->n++] = (struct ref){t, t->assigned};
+	if (!s->in_flight || s->open->n == SERIES_BATCH_MAX)
+		flush(s);
+	return t->assigned;
+}
+
+struct change { struct series *series; struct track *track; uint64_t seq; };
+
+static void on_change(void *arg, int code, const struct fh_status *st)
+{
+	struct change *c = arg;
+
+	settled(c->series, c->track, c->seq, code, st);
+	free(c);
+}
+
+uint64_t series_state_change(struct series *s, struct store_txn *txn, uint64_t job, Fh__V1__JobState state,
+			     const char *reason, uint64_t step, uint64_t epoch, uint64_t vector_step)
+{
+	Fh__V1__Sample m = FH__V1__SAMPLE__INIT;
+	struct change *c = need(calloc(1, sizeof *c));
+	struct item *i;
+
+	flush(s); /* what came before goes to the disk before */
+	m.kind = FH__V1__SAMPLE_KIND__STATE_CHANGE;
+	m.has_state = m.has_step = m.has_epoch = m.has_vector_step = 1;
+	m.state = state;
+	m.reason = (char *)(reason ? reason : "");
+	m.step = step;
+	m.epoch = epoch;
+	m.vector_step = vector_step;
+	i = number(s, job, &m, &c->track);
+	c->series = s;
+	c->seq = c->track->assigned;
+	store_put_sample(txn, &(struct store_sample){job, c->seq, i->kind, i->packed, i->bytes});
+	store_on_done(txn, on_change, c);
+	return c->seq;
+}
+
+/* ---------------------------------------------------------------- life and look-ups */
+
+int series_new(uv_loop_t *loop, struct store *store, struct publish *publish, struct series **out, struct fh_status *st)
+{
+	struct series *s = calloc(1, sizeof *s);
+
+	if (!s)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for the series");
+	s->loop = loop;
+	s->store = store;
+	s->publish = publish;
+	*out = s;
+	return 0;
+}
+
+static void load_newest(struct item *to, const struct store_sample *from)
+{
+	struct item i = {.packed = (void *)from->packed, .bytes = from->bytes, .kind = from->kind};
+
+	if (from->packed)
+		keep_copy(to, &i);
+}
+
+static int load_row(void *arg, const struct store_series *r)
+{
+	struct track *t = track_get(arg, r->job);
+
+	t->assigned = t->visible = r->last_seq;
+	t->first_kept = r->first_seq;
+	t->first_held = r->last_seq + 1;
+	load_newest(&t->report, &r->report);
+	load_newest(&t->validation, &r->validation);
+	return 0;
+}
+
+int series_load(struct series *s, struct fh_status *st)
+{
+	return store_load_series(s->store, load_row, s, st);
+}
+
+void series_stop(struct series *s)
+{
+	if (!s || s->stopping)
+		return;
+	s->stopping = 1;
+	flush(s);
+	for (size_t i = 0; i < s->tracks; i++)
+		while (s->track[i] && s->track[i]->waiters)
+			waiter_answer(s->track[i]->waiters);
+}
+
+void series_free(struct series *s)
+{
+	if (!s)
+		return;
+	assert(!s->stats.waiters && !s->in_flight && !s->open);
+	for (size_t i = 0; i < s->tracks; i++) {
+		struct track *t = s->track[i];
+
+		if (!t)
+			continue;
+		track_forget(s, t, t->held);
+		free(t->report.packed);
+		free(t->validation.packed);
+		free(t);
+	}
+	free(s->track);
+	free(s);
+}
+
+uint64_t series_last_seq(const struct series *s, uint64_t job)
+{
+	const struct track *t = track_find(s, job);
+
+	return t ? t->visible : 0;
+}
+
+uint64_t series_first_seq(const struct series *s, uint64_t job)
+{
+	const struct track *t = track_find(s, job);
+
+	return t && t->visible ? t->first_kept : 0;
+}
+
+Fh__V1__Sample *series_newest(const struct series *s, uint64_t job, int validation)
+{
+	const struct track *t = track_find(s, job);
+	const struct item *i = t ? validation ? &t->validation : &t->report : NULL;
+
+	return i && i->packed ? fh__v1__sample__unpack(NULL, i->bytes, i->packed) : NULL;
+}
+
+void series_stats(const struct series *s, struct series_stats *out)
+{
+	*out = s->stats;
+}
