@@ -49,13 +49,22 @@ struct eval_row {
 void eval_metrics(const double *equity, const double *q, int64_t n, const double (*fill)[2], int64_t nf,
 		  const int64_t *ts, int64_t T, const struct env_config *cfg, struct eval_report *out);
 
+/* The environment's numbers out of a specification; reward_scale resolved by the caller (market_auto_reward_scale). */
+void eval_env_config(const struct fh_spec *spec, double reward_scale, struct env_config *out);
+/* Moves barriers and horizon out of reach: for buy-and-hold as an investor means it, bought once and never closed by
+ * the environment (which would buy again a bar later and pay twice). */
+void eval_hold_config(struct env_config *cfg);
+
 /* Where actions come from. NULL policy: `script` is called instead (benchmarks, tests): fills action[] for bar t. */
 typedef void (*eval_script)(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action);
 struct evaluation;
+/* One episode over a split, from max(begin, 144) on. Takes a reference of m; p stays the caller's and must outlive the
+ * evaluation. FH_INVALID: split too short, or the policy is not for this state and these actions. FH_EXHAUSTED. */
 int evaluation_new(struct policy *p, eval_script script, void *ctx, struct market *m, const struct env_config *cfg,
 		   struct fh_split split, int trace, struct evaluation **out, struct fh_status *st);
-/* Works for about budget_ns; 1 when the episode is over. */
+/* Works for about budget_ns (at least one bar); 1 when the episode is over. Which slices it was cut into changes no bit. */
 int evaluation_run(struct evaluation *e, int64_t budget_ns);
+/* Of the bars so far. */
 void evaluation_report(const struct evaluation *e, struct eval_report *out);
 /* The rows so far ([*n], owned by e) when made with trace. */
 const struct eval_row *evaluation_trace(const struct evaluation *e, int64_t *n);
