@@ -1,3 +1,401 @@
-#include "client/cmd.h"
+/* fhctl dataset import | synth | list | show | drop. One thread.
+ *
+ * The file is read here and its bars are sent; the daemon checks them again. stdout gets the result, stderr the progress
+ * and the notices. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-const struct command cmds_dataset[] = {{ .name = NULL }};
+#include "client/import/timestamp.h"
+#include "client/output.h"
+#include "client/table.h"
+#include "client/upload.h"
+
+#define SOURCE_MAX 256
+#define GAPS_SHOWN 6
+#define SYNTH_BARS_MAX 50000000
+#define SYNTH_TIMEOUT_MS 600000
+
+/* ---- what a data set looks like */
+
+static const Fh__V1__DatasetReply *reply_dataset(const Fh__V1__Reply *r)
+{
+	return r->result_case == FH__V1__REPLY__RESULT_UPLOAD ? r->upload->dataset : r->dataset;
+}
+
+/* Closes as a row of block characters, lowest to highest. */
+static void sparkline(const float *v, size_t n, char *out, size_t size)
+{
+	static const char *const block[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+	float lo = n ? v[0] : 0, hi = lo;
+	size_t used = 0;
+
+	out[0] = '\0';
+	for (size_t i = 0; i < n; i++) {
+		lo = v[i] < lo ? v[i] : lo;
+		hi = v[i] > hi ? v[i] : hi;
+	}
+	for (size_t i = 0; i < n && used + 4 < size; i++) {
+		int k = hi > lo ? (int)((v[i] - lo) / (hi - lo) * 7.99f) : 0;
+		k = k < 0 ? 0 : k > 7 ? 7 : k;
+		used += (size_t)snprintf(out + used, size - used, "%s", block[k]);
+	}
+}
+
+static void line(const char *what, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void line(const char *what, const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("%-12s ", what);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+}
+
+static void print_gaps(const Fh__V1__Dataset *d)
+{
+	char span[TIMESTAMP_TEXT_MAX], text[256] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < d->n_gap && i < GAPS_SHOWN; i++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu x %s", i ? ", " : "",
+					 (unsigned long long)d->gap[i]->count, span_format(d->gap[i]->length_ns, span));
+	line("gaps", "%s%s", d->n_gap ? text : "none", d->n_gap > GAPS_SHOWN ? ", ..." : "");
+}
+
+static void print_dataset(const Fh__V1__Dataset *d)
+{
+	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX], a[OUT_TEXT], b[OUT_TEXT], text[512];
+
+	line("data set", "%s", text_clean(d->name ? d->name : "", text, sizeof text));
+	line("bars", "%lld, %s to %s", (long long)d->bars, timestamp_format(d->first_ts, t0), timestamp_format(d->last_ts, t1));
+	line("bars a year", "%s", text_real(d->bars_per_year, a));
+	print_gaps(d);
+	line("close", "%s to %s%s", text_real(d->close_min, a), text_real(d->close_max, b), d->has_volume ? "" : ", no volume");
+	if (d->n_spark) {
+		sparkline(d->spark, d->n_spark, text, sizeof text);
+		line("", "%s", text);
+	}
+	if (d->duplicates || d->dropped)
+		line("left out", "%llu duplicates, %llu bad rows", (unsigned long long)d->duplicates, (unsigned long long)d->dropped);
+	line("memory", "%s", text_bytes(d->bytes, a));
+	if (d->tick > 0)
+		line("tick", "%s", text_real(d->tick, a));
+	if (d->source && d->source[0])
+		line("source", "%s", text_clean(d->source, text, sizeof text));
+	line("hash", "%s", d->hash ? d->hash : "");
+	if (d->created_ns)
+		line("created", "%s", text_time(d->created_ns, a));
+	if (d->jobs)
+		line("in use by", "%u jobs", d->jobs);
+	for (size_t i = 0; i < d->n_note; i++)
+		line("notice", "%s", text_clean(d->note[i], text, sizeof text));
+}
+
+static int print_reply(struct ctx *c, const Fh__V1__DatasetReply *r)
+{
+	if (output_message(c, &r->base))
+		return EXIT_DONE;
+	if (r->dataset)
+		print_dataset(r->dataset);
+	if (r->existed)
+		ctx_note(c, "the same bars were registered under this name already");
+	return EXIT_DONE;
+}
+
+/* ---- import */
+
+static int import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bars)
+{
+	progress_update(arg, bytes ? (double)read / (double)bytes : -1, 0, "reading, %lld bars", (long long)bars);
+	return signal_seen;
+}
+
+/* "/data/EURUSD 1h.csv.gz" -> "EURUSD-1h": a name that the daemon takes. */
+static void default_name(const char *path, char name[65])
+{
+	static const char *const ending[] = {".gz", ".zst", ".zip", ".csv", ".txt", ".json", ".tsv", NULL};
+	const char *base = strrchr(path, '/');
+	size_t n;
+
+	base = base ? base + 1 : path;
+	n = strlen(base);
+	for (int again = 1; again;) {
+		again = 0;
+		for (int i = 0; ending[i]; i++) {
+			size_t k = strlen(ending[i]);
+			if (n > k && !strncmp(base + n - k, ending[i], k)) {
+				n -= k;
+				again = 1;
+			}
+		}
+	}
+	n = n < 64 ? n : 64;
+	for (size_t i = 0; i < n; i++) {
+		char ch = base[i];
+		int good = (ch >= '0' && ch <= '9') || (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || ch == '.' || ch == '_';
+		name[i] = good ? ch : '-';
+	}
+	name[n] = '\0';
+}
+
+/* One of a few words, or FH_INVALID naming the option. */
+static int opt_word(const struct ctx *c, const char *name, const char *const *word, int *out, struct fh_status *st)
+{
+	const char *v = opt_text(c, name);
+	char all[96] = "", option[32];
+	size_t used = 0;
+
+	if (!v)
+		return 0;
+	for (int i = 0; word[i]; i++) {
+		if (!strcmp(word[i], v)) {
+			*out = i;
+			return 0;
+		}
+		used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", word[i]);
+	}
+	snprintf(option, sizeof option, "--%s", name);
+	return fh_fail_field(st, FH_INVALID, option, "'%.40s' is none of %s", v, all);
+}
+
+static int import_options(const struct ctx *c, struct import_options *o, double *tick, struct fh_status *st)
+{
+	static const char *const bad[] = {"refuse", "drop", "repair", NULL};
+	static const char *const dup[] = {"refuse", "first", "last", NULL};
+	static const char *const fold[] = {"refuse", "first", "second", NULL};
+	static const char *const point[] = {"auto", "point", "comma", NULL};
+	int b = 0, d = 0, f = 0, p = 0;
+	int rc = opt_word(c, "on-bad-row", bad, &b, st);
+
+	if (!rc)
+		rc = opt_word(c, "on-duplicate", dup, &d, st);
+	if (!rc)
+		rc = opt_word(c, "dst", fold, &f, st);
+	if (!rc)
+		rc = opt_word(c, "decimal", point, &p, st);
+	if (!rc)
+		rc = opt_real(c, "price-scale", 1e-12, 1e12, &o->price_scale, st);
+	if (!rc)
+		rc = opt_real(c, "tick", 1e-12, 1e12, tick, st);
+	o->columns = opt_text(c, "columns");
+	o->tz = opt_text(c, "tz");
+	o->date = opt_text(c, "date");
+	o->member = opt_text(c, "member");
+	o->symbol = opt_text(c, "symbol");
+	o->sort = opt_flag(c, "sort");
+	o->on_bad_row = (enum on_bad_row)b;
+	o->on_duplicate = (enum on_duplicate)d;
+	o->fold = (enum zone_fold)f;
+	o->point = "\0.,"[p];
+	return rc;
+}
+
+static int run_import(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct import_options o = {.progress = import_progress};
+	struct progress bar;
+	struct import *m;
+	struct fh_answer a;
+	char name[65], source[SOURCE_MAX];
+	const char *path = c->argv[0], *given = opt_text(c, "name");
+	double tick = 0;
+	int rc = import_options(c, &o, &tick, &st);
+
+	if (rc)
+		return ctx_fail(c, &st);
+	if (!strcmp(path, "-") && !given) {
+		fh_fail_field(&st, FH_INVALID, "--name", "standard input has no name: give one");
+		return ctx_fail(c, &st);
+	}
+	default_name(path, name);
+	progress_init(&bar, c->quiet);
+	o.progress_arg = &bar;
+	progress_update(&bar, 0, 1, "reading");
+	rc = import_file(path, &o, &m, &st);
+	if (rc) {
+		progress_clear(&bar);
+		return ctx_fail(c, &st);
+	}
+	const char *base = strrchr(path, '/');
+	snprintf(source, sizeof source, "%s%s%s", base ? base + 1 : path, o.member ? ":" : "", o.member ? o.member : "");
+	rc = upload_bars(c, m, given ? given : name, source, tick, &bar, &a, &st);
+	progress_clear(&bar);
+	for (int i = 0; !rc && i < m->notes && c->output != OUT_TABLE; i++)
+		ctx_note(c, "%s", m->note[i]);
+	import_free(m);
+	if (rc)
+		return ctx_fail(c, &st);
+	rc = print_reply(c, reply_dataset(a.reply));
+	fh_answer_release(&a);
+	return rc;
+}
+
+/* ---- synth */
+
+static int run_synth(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__SynthDatasetRequest s = FH__V1__SYNTH_DATASET_REQUEST__INIT;
+	struct fh_answer a;
+	const char *kind = opt_text(c, "kind"), *name = opt_text(c, "name");
+	char made[65];
+	int64_t bars = 20000, seed = 1;
+	int rc = opt_int(c, "bars", 2, SYNTH_BARS_MAX, &bars, &st);
+
+	if (!rc)
+		rc = opt_int(c, "seed", INT64_MIN, INT64_MAX, &seed, &st);
+	if (!rc)
+		rc = opt_real(c, "phi", -0.999, 0.999, &s.phi, &st);
+	if (!rc)
+		rc = opt_real(c, "sigma", 1e-9, 1, &s.sigma, &st);
+	if (!rc)
+		rc = opt_real(c, "start", 1e-9, 1e12, &s.start, &st);
+	if (rc)
+		return ctx_fail(c, &st);
+	kind = kind ? kind : "momentum";
+	snprintf(made, sizeof made, "%.24s-%lld-s%lld", kind, (long long)bars, (long long)seed);
+	s.name = (char *)(name ? name : made);
+	s.kind = (char *)kind;
+	s.has_bars = s.has_seed = 1;
+	s.bars = bars;
+	s.seed = (uint64_t)seed;
+	s.has_phi = opt_text(c, "phi") != NULL;
+	s.has_sigma = opt_text(c, "sigma") != NULL;
+	s.has_start = opt_text(c, "start") != NULL;
+	req.call_case = FH__V1__REQUEST__CALL_SYNTH_DATASET;
+	req.synth_dataset = &s;
+	rc = ctx_call(c, &req, c->timeout_given ? 0 : SYNTH_TIMEOUT_MS, &a, &st);
+	if (rc)
+		return ctx_fail(c, &st);
+	rc = print_reply(c, reply_dataset(a.reply));
+	fh_answer_release(&a);
+	return rc;
+}
+
+/* ---- list, show, drop */
+
+static int run_list(struct ctx *c)
+{
+	static const char *const heads[] = {"NAME", "BARS", "FIRST", "LAST", "BARS/YEAR", "SIZE", "JOBS", NULL};
+	struct fh_status st = FH_STATUS_INIT;
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__ListDatasetsRequest l = FH__V1__LIST_DATASETS_REQUEST__INIT;
+	struct fh_answer a;
+	struct table t;
+
+	req.call_case = FH__V1__REQUEST__CALL_LIST_DATASETS;
+	req.list_datasets = &l;
+	if (ctx_call(c, &req, 0, &a, &st))
+		return ctx_fail(c, &st);
+	const Fh__V1__ListDatasetsReply *r = a.reply->datasets;
+	if (!output_message(c, &r->base)) {
+		table_init(&t, heads, "lrllrrr");
+		for (size_t i = 0; i < r->n_dataset; i++) {
+			const Fh__V1__Dataset *d = r->dataset[i];
+			char x[OUT_TEXT], ts[TIMESTAMP_TEXT_MAX];
+			table_add(&t, "%s", d->name ? d->name : "");
+			table_add(&t, "%lld", (long long)d->bars);
+			table_add(&t, "%.16s", timestamp_format(d->first_ts, ts));
+			table_add(&t, "%.16s", timestamp_format(d->last_ts, ts));
+			table_add(&t, "%.0f", d->bars_per_year);
+			table_add(&t, "%s", text_bytes(d->bytes, x));
+			table_add(&t, "%u", d->jobs);
+		}
+		if (r->n_dataset)
+			table_print(&t, stdout);
+		else
+			ctx_note(c, "no data sets; `fhctl dataset import FILE` or `fhctl dataset synth` makes one");
+		table_release(&t);
+	}
+	fh_answer_release(&a);
+	return EXIT_DONE;
+}
+
+static int run_show(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__ShowDatasetRequest s = FH__V1__SHOW_DATASET_REQUEST__INIT;
+	struct fh_answer a;
+
+	s.name = c->argv[0];
+	req.call_case = FH__V1__REQUEST__CALL_SHOW_DATASET;
+	req.show_dataset = &s;
+	if (ctx_call(c, &req, 0, &a, &st))
+		return ctx_fail(c, &st);
+	int rc = print_reply(c, reply_dataset(a.reply));
+	fh_answer_release(&a);
+	return rc;
+}
+
+static int run_drop(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+
+	for (int i = 0; i < c->argc; i++) {
+		Fh__V1__Request req = FH__V1__REQUEST__INIT;
+		Fh__V1__DropDatasetRequest d = FH__V1__DROP_DATASET_REQUEST__INIT;
+		struct fh_answer a;
+		d.name = c->argv[i];
+		req.call_case = FH__V1__REQUEST__CALL_DROP_DATASET;
+		req.drop_dataset = &d;
+		if (ctx_call(c, &req, 0, &a, &st))
+			return ctx_fail(c, &st);
+		fh_answer_release(&a);
+		ctx_note(c, "data set %s dropped", c->argv[i]);
+	}
+	return EXIT_DONE;
+}
+
+/* ---- the tables */
+
+static const struct opt import_opts[] = {
+	{"name", 'n', "NAME", "name of the data set (default: from the file's name)"},
+	{"columns", 0, "LIST", "what the fields are: ts,open,high,low,close,volume; - skips one"},
+	{"tz", 0, "ZONE", "zone of times without an offset, like Europe/Berlin (default UTC)"},
+	{"dst", 0, "WHICH", "an hour that the clock shows twice: refuse (default), first or second"},
+	{"date", 0, "DATE", "day of a file whose times are milliseconds of a day"},
+	{"price-scale", 0, "X", "divide prices by X (10000 for files in hundredths of a cent)"},
+	{"decimal", 0, "WHICH", "decimal point: auto, point or comma"},
+	{"symbol", 0, "NAME", "only rows with this symbol"},
+	{"member", 0, "FILE", "file inside a zip archive"},
+	{"on-bad-row", 0, "WHAT", "refuse (default), drop, or repair (widens high and low)"},
+	{"on-duplicate", 0, "WHAT", "same time, other bar: refuse (default), first or last"},
+	{"sort", 0, NULL, "put bars that are out of order in order"},
+	{"tick", 0, "PRICE", "smallest price step (matters for prices near or below 0)"},
+	{NULL, 0, NULL, NULL}
+};
+static const struct opt synth_opts[] = {
+	{"kind", 'k', "KIND", "momentum (default), regime or walk"},
+	{"bars", 'b', "N", "number of one-minute bars (default 20000)"},
+	{"seed", 's', "S", "any whole number (default 1)"},
+	{"phi", 0, "X", "momentum: correlation of successive returns (default 0.3)"},
+	{"sigma", 0, "X", "standard deviation of a return (default 0.001)"},
+	{"start", 0, "PRICE", "first price (default 100)"},
+	{"name", 'n', "NAME", "name of the data set (default: KIND-N-sS)"},
+	{NULL, 0, NULL, NULL}
+};
+
+const struct command cmds_dataset[] = {
+	{"dataset import", GROUP_DATA, "FILE", "register the bars of a file",
+	 "FILE is delimited text with a header (time, open, high, low, close, volume in any order and case; more columns do no\n"
+	 "harm), an exchange's kline file without header, or a JSON array of arrays; .gz, .zst and .zip are read as they are,\n"
+	 "- is standard input. Times: ISO 8601, DD.MM.YYYY HH:MM:SS, YYYYMMDD HH:MM, epoch in s, ms, us or ns.\n"
+	 "Bad data is refused with its line and column, and nothing is registered.\n\n"
+	 "  fhctl dataset import EURUSD_1H.csv --name eurusd\n"
+	 "  fhctl dataset import bars.zip --member es.csv --columns ts,open,high,low,close,volume --tz America/Chicago\n",
+	 import_opts, 1, 1, OUT_ALL, run_import},
+	{"dataset synth", GROUP_DATA, "", "make a market with a known structure",
+	 "momentum: returns follow their predecessor (AR(1)); regime: trends that switch; walk: nothing to learn.\n\n"
+	 "  fhctl dataset synth --kind momentum --bars 20000 --seed 1 --name momentum\n",
+	 synth_opts, 0, 0, OUT_ALL, run_synth},
+	{"dataset list", GROUP_DATA, "", "all data sets", NULL, NULL, 0, 0, OUT_ALL, run_list},
+	{"dataset show", GROUP_DATA, "NAME", "one data set: range, bars, gaps, notices, prices", NULL, NULL, 1, 1, OUT_ALL, run_show},
+	{"dataset drop", GROUP_DATA, "NAME...", "remove data sets that no job uses", NULL, NULL, 1, 64, OUT_TABLE, run_drop},
+	{.name = NULL}
+};

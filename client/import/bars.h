@@ -7,7 +7,7 @@
 
 struct fh_status;
 
-#define BARS_MAX INT64_C(200000000)
+#define BARS_MAX INT64_C(50000000) /* the daemon takes no more either */
 
 enum on_bad_row { BAD_ROW_REFUSE, BAD_ROW_DROP, BAD_ROW_REPAIR };
 enum on_duplicate { DUPLICATE_REFUSE, DUPLICATE_FIRST, DUPLICATE_LAST };

@@ -1,0 +1,152 @@
+/* Imported bars to the daemon (upload.h).
+ *
+ * The arrays of the import are sent as they lie: a chunk's message borrows a slice of each. One thread.
+ * Invariant: after a failed chunk or commit the daemon is told to forget the upload, so Ctrl-C leaves nothing behind. */
+#include <string.h>
+
+#include "client/output.h"
+#include "client/upload.h"
+#include "gpu/hash.h"
+
+#define COMMIT_TIMEOUT_MS 600000 /* features of 50 million bars on a busy machine */
+
+int bars_hash(const struct market_bars *b, char hex[65], struct fh_status *st)
+{
+	const void *const array[] = {b->ts, b->open, b->high, b->low, b->close, b->volume};
+	struct hash *h;
+	int rc = hash_new(&h, st);
+
+	if (rc)
+		return rc;
+	for (size_t i = 0; i < sizeof array / sizeof *array; i++)
+		hash_add(h, array[i], (size_t)b->bars * 8); /* little-endian machines only, as everywhere here */
+	hash_finish(h, hex);
+	return 0;
+}
+
+static int begin(struct ctx *c, const struct import *m, const char *name, const char *source, double tick, struct fh_answer *out,
+		 struct fh_status *st)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__BeginUploadRequest b = FH__V1__BEGIN_UPLOAD_REQUEST__INIT;
+	struct market_bars bars = bars_view(&m->bars);
+	char hash[65];
+	char *note[IMPORT_NOTES_MAX];
+	int rc = bars_hash(&bars, hash, st);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < m->notes; i++)
+		note[i] = (char *)m->note[i];
+	b.name = (char *)name;
+	b.has_bars = 1;
+	b.bars = bars.bars;
+	b.hash = hash;
+	b.source = (char *)source;
+	b.has_tick = tick > 0;
+	b.tick = tick;
+	b.has_has_volume = 1;
+	b.has_volume = m->has_volume;
+	b.has_duplicates = 1;
+	b.duplicates = m->bars.repeats + m->bars.conflicts;
+	b.has_dropped = 1;
+	b.dropped = m->dropped;
+	b.n_note = (size_t)m->notes;
+	b.note = note;
+	req.call_case = FH__V1__REQUEST__CALL_BEGIN_UPLOAD;
+	req.begin_upload = &b;
+	return ctx_call(c, &req, 0, out, st);
+}
+
+static int send_chunk(struct ctx *c, const char *upload, const struct market_bars *b, int64_t first, int64_t n, struct fh_status *st)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__UploadChunkRequest u = FH__V1__UPLOAD_CHUNK_REQUEST__INIT;
+	struct fh_answer a;
+
+	u.upload = (char *)upload;
+	u.has_first_bar = 1;
+	u.first_bar = first;
+	u.n_ts = u.n_open = u.n_high = u.n_low = u.n_close = u.n_volume = (size_t)n;
+	u.ts = (int64_t *)b->ts + first;
+	u.open = (double *)b->open + first;
+	u.high = (double *)b->high + first;
+	u.low = (double *)b->low + first;
+	u.close = (double *)b->close + first;
+	u.volume = (double *)b->volume + first;
+	req.call_case = FH__V1__REQUEST__CALL_UPLOAD_CHUNK;
+	req.upload_chunk = &u;
+	int rc = ctx_call(c, &req, 0, &a, st);
+	if (!rc)
+		fh_answer_release(&a);
+	return rc;
+}
+
+static int commit(struct ctx *c, const char *upload, struct fh_answer *out, struct fh_status *st)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__CommitUploadRequest u = FH__V1__COMMIT_UPLOAD_REQUEST__INIT;
+
+	u.upload = (char *)upload;
+	req.call_case = FH__V1__REQUEST__CALL_COMMIT_UPLOAD;
+	req.commit_upload = &u;
+	return ctx_call(c, &req, c->timeout_given ? 0 : COMMIT_TIMEOUT_MS, out, st);
+}
+
+/* Best effort: an upload that nobody feeds is thrown away by the daemon in the end. */
+static void abandon(struct ctx *c, const char *upload)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__AbortUploadRequest u = FH__V1__ABORT_UPLOAD_REQUEST__INIT;
+	struct fh_answer a;
+	struct fh_status ignored = FH_STATUS_INIT;
+	int seen = signal_seen;
+
+	signal_seen = 0; /* this last call is allowed to finish */
+	u.upload = (char *)upload;
+	req.call_case = FH__V1__REQUEST__CALL_ABORT_UPLOAD;
+	req.abort_upload = &u;
+	if (!ctx_call(c, &req, 0, &a, &ignored))
+		fh_answer_release(&a);
+	signal_seen = seen;
+}
+
+static int send_all(struct ctx *c, const char *upload, const struct market_bars *b, int64_t next, struct progress *bar,
+		    struct fh_status *st)
+{
+	while (next < b->bars) {
+		int64_t n = b->bars - next < UPLOAD_CHUNK_BARS ? b->bars - next : UPLOAD_CHUNK_BARS;
+		if (signal_seen)
+			return fh_fail(st, FH_INTERRUPTED, "stopped after sending %lld of %lld bars", (long long)next, (long long)b->bars);
+		progress_update(bar, (double)next / (double)b->bars, 0, "sending %lld of %lld bars", (long long)next, (long long)b->bars);
+		int rc = send_chunk(c, upload, b, next, n, st);
+		if (rc)
+			return rc;
+		next += n;
+	}
+	progress_update(bar, 1, 1, "computing features of %lld bars", (long long)b->bars);
+	return 0;
+}
+
+int upload_bars(struct ctx *c, const struct import *m, const char *name, const char *source, double tick,
+		struct progress *bar, struct fh_answer *out, struct fh_status *st)
+{
+	struct market_bars b = bars_view(&m->bars);
+	struct fh_answer a;
+	int rc = begin(c, m, name, source, tick, &a, st);
+
+	if (rc)
+		return rc;
+	if (a.reply->upload->dataset) { /* the same bars are registered under this name */
+		*out = a;
+		return 0;
+	}
+	const char *upload = a.reply->upload->upload;
+	rc = send_all(c, upload, &b, a.reply->upload->next_bar, bar, st);
+	if (!rc)
+		rc = commit(c, upload, out, st);
+	if (rc)
+		abandon(c, upload);
+	fh_answer_release(&a);
+	return rc;
+}
