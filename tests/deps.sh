@@ -12,7 +12,7 @@ venv=${VENV:-.venv}
 
 run_packages="gcc libc6-dev make pkg-config protobuf-c-compiler protobuf-compiler libprotobuf-c-dev libnng-dev libuv1-dev
 	libsqlite3-dev libfyaml-dev libzstd-dev zlib1g-dev libsystemd-dev libssl-dev libopenblas-dev python3 python3-venv ca-certificates"
-test_packages="clang libclang-rt-dev clang-tidy cppcheck libcmocka-dev nng-utils git"
+test_packages="clang libclang-rt-dev clang-tidy cppcheck libcmocka-dev nng-utils systemd git"
 
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
@@ -92,7 +92,7 @@ install_python() {
 if command -v dpkg-query >/dev/null 2>&1; then
 	install_packages
 else
-	printf 'deps: not a Debian-like system; install the counterparts of: %s\n' "$(echo $packages)" >&2
+	printf 'deps: not a Debian-like system; install the counterparts of: %s\n' "${packages//[[:space:]]/ }" >&2
 fi
 make_venv
 if [ "$what" = test ]; then

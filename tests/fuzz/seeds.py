@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""First inputs of a fuzz target, so that it starts behind the first checks: seeds.py TARGET FOLDER."""
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+target, folder = sys.argv[1], Path(sys.argv[2])
+
+
+def write(name, data):
+    (folder / f"seed-{name}").write_bytes(data)
+
+
+if target == "request":
+    with tempfile.TemporaryDirectory() as out:
+        subprocess.run(["protoc", f"--python_out={out}", "-I", str(ROOT / "proto"), "fh.proto"], check=True)
+        sys.path.insert(0, out)
+        import fh_pb2 as pb
+
+        for field in pb.Request.DESCRIPTOR.oneofs_by_name["call"].fields:
+            req = pb.Request(magic=0x46484431, protocol=1, request_id="seed")
+            message = getattr(req, field.name)
+            message.SetInParent()
+            for f in field.message_type.fields:
+                if f.label == f.LABEL_REPEATED or f.message_type:
+                    continue
+                setattr(message, f.name, {f.CPPTYPE_STRING: "x"}.get(f.cpp_type, 1))
+            write(field.name, req.SerializeToString())
+        req = pb.Request(magic=0x46484431, protocol=1, request_id="seed")
+        for section in pb.JobSpec.DESCRIPTOR.fields:
+            if section.message_type:
+                part = getattr(req.start_job.spec, section.name)
+                for f in section.message_type.fields:
+                    setattr(part, f.name, "x" if f.cpp_type == f.CPPTYPE_STRING else 1)
+        write("spec", req.SerializeToString())
+elif target == "jobfile":
+    write("small", b"name: a\ndata:\n  dataset: m\nlearn:\n  lr: 3e-4\n  loss: c51\nlabels:\n  desk: fx\n")
+    write("json", b'{"data": {"dataset": "m"}, "net": {"atoms": 51}}')
+elif target == "safetensors":
+    header = json.dumps({"__metadata__": {"k": "v"}, "a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+                         "b": {"dtype": "I64", "shape": [1], "data_offsets": [16, 24]}}).encode()
+    header += b" " * (-len(header) % 8)
+    write("two", struct.pack("<Q", len(header)) + header + bytes(24))
+elif target == "csv":
+    for path in (ROOT / "tests" / "cases").glob("*"):
+        if path.is_file() and path.stat().st_size < 16384:
+            write(path.name, b"\x00" + path.read_bytes())
