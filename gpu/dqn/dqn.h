@@ -63,7 +63,7 @@ enum dqn_tensor {
 	/* one collect step */
 	T_ACTION,     /* I32 [N, D] greedy, then explored */
 	T_ENV_STAT,   /* F64 [N, DQN_ENV_STATS] what the step of each environment adds to T_ACCUM (host) */
-	T_ENV_READY,  /* I32 [N, 2] transitions it stores, place of the first behind clock.stored (host) */
+	T_ENV_READY,  /* I32 [N, 3] transitions it stores, place of the first behind clock.stored, how it ended (host) */
 	/* one learn step */
 	T_INDEX,      /* I32 [B] sampled leaves */
 	T_WEIGHT,     /* F32 [B] importance weights */

@@ -139,7 +139,7 @@ static void plan_scratch(struct plan *p, const struct dqn_dims *d, enum fh_devic
 
 	plan_tensor(p, T_ACTION, ST_I32, ROLE_SCRATCH, TENSOR_FRESH, "action", 2, N, D);
 	plan_tensor(p, T_ENV_STAT, ST_F64, ROLE_SCRATCH, TENSOR_HOST, "env.stat", 2, host ? N : 1, (int64_t)DQN_ENV_STATS);
-	plan_tensor(p, T_ENV_READY, ST_I32, ROLE_SCRATCH, TENSOR_HOST, "env.ready", 2, host ? N : 1, (int64_t)2);
+	plan_tensor(p, T_ENV_READY, ST_I32, ROLE_SCRATCH, TENSOR_HOST, "env.ready", 2, host ? N : 1, (int64_t)3);
 	plan_tensor(p, T_INDEX, ST_I32, ROLE_SCRATCH, 0, "index", 1, B);
 	plan_tensor(p, T_WEIGHT, ST_F32, ROLE_SCRATCH, 0, "weight", 1, B);
 	plan_tensor(p, T_S, ST_F32, ROLE_SCRATCH, 0, "s", 2, B, SD);
