@@ -109,11 +109,14 @@ $(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src)) $(BUILD)/proto/s
 # client_*.c theirs as well.
 unit_src := $(wildcard tests/unit/*.c)
 train_src := $(wildcard tests/train/*.c)
+gpu_test_src := $(wildcard tests/gpu/*.c)
 unit_bin := $(patsubst %.c,$(BUILD)/%,$(unit_src))
 train_bin := $(patsubst %.c,$(BUILD)/%,$(train_src))
 $(BUILD)/tests/unit/gpu_%: $(BUILD)/tests/unit/gpu_%.o $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
 $(BUILD)/tests/train/%: $(BUILD)/tests/train/%.o $(BUILD)/libfhgpu.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
+$(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
 $(BUILD)/tests/unit/proto_%: $(BUILD)/tests/unit/proto_%.o $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(PROTO_LIBS) $(GPU_LIBS)
@@ -123,9 +126,10 @@ $(BUILD)/tests/unit/client_%: $(BUILD)/tests/unit/client_%.o $(BUILD)/libfhclien
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(CLIENT_LIBS) $(GPU_LIBS)
 .SECONDARY:
 
-.PHONY: unit-bins train-bins e2e-bins
+.PHONY: unit-bins train-bins gpu-bins e2e-bins
 unit-bins: $(unit_bin)
 train-bins: $(train_bin)
+gpu-bins: $(patsubst %.c,$(BUILD)/%,$(gpu_test_src))
 e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/py/fh_pb2.py
 $(BUILD)/py/fh_pb2.py: proto/fh.proto
 	@mkdir -p $(@D)
@@ -146,8 +150,8 @@ check-tsan tsan: test-deps
 	@tests/run.py tsan
 lint: test-deps
 	@tests/run.py lint
-check-gpu: all
-	@BUILD=$(BUILD) tests/gpu.sh
+check-gpu:
+	@tests/run.py gpu
 bench: all
 	@BUILD=$(BUILD) tests/bench/run.sh
 FUZZ_SECONDS ?= 60
@@ -200,5 +204,5 @@ help:
 clean:
 	rm -rf $(BUILD)
 
-all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
+all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
 -include $(wildcard $(all_obj:.o=.d))

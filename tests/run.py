@@ -7,6 +7,8 @@ Stages, in the order of `make check`:
   asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites and the end-to-end suite
   tsan   ThreadSanitizer: the same
   lint   cppcheck and clang-tidy, quiet or failed
+and, on its own only:
+  gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
 
 The last line is "N passed, N failed, N skipped". Counting is honest: a program that crashes, hangs past its limit or
 stops before its last test has failed, and so has each test it did not reach; a skip is a skip. A build and a lint run
@@ -30,15 +32,18 @@ CORES = os.cpu_count() or 2
 SHOWN_LINES = 60  # of a failed step's output
 
 STAGES = ("gcc", "clang", "asan", "tsan", "lint")
+ALONE = ("gpu",)
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
     "clang": ["CC=clang"],
     "asan": ["CC=gcc", "OPT=-O2", "SAN=address,undefined"],
     "tsan": ["CC=gcc", "OPT=-O2", "SAN=thread"],
+    "gpu": ["CC=gcc"],
 }
 SUPPRESSIONS = ROOT / "tests" / "sanitizers"
 SAN_ENV = {
     "gcc": {},
+    "gpu": {},
     "asan": {
         "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=66:strict_string_checks=1:detect_stack_use_after_return=1",
         "LSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/lsan.supp:print_suppressions=0",
@@ -48,7 +53,7 @@ SAN_ENV = {
         "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/tsan.supp:halt_on_error=0:exitcode=66:second_deadlock_stack=1:history_size=4",
     },
 }
-SLOWDOWN = {"gcc": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
+SLOWDOWN = {"gcc": 1, "gpu": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
 
 print_lock = threading.Lock()
 
@@ -202,8 +207,34 @@ def e2e_step(stage, folder, limit_s):
     return Step(f"{stage}: e2e", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / "e2e.txt")
 
 
+def no_device():
+    """Why the CUDA backend cannot be checked here, or None."""
+    if not list((ROOT / "gpu" / "cuda").glob("*.cu")) or not list((ROOT / "tests" / "gpu").glob("*.c")):
+        return "this tree has no CUDA backend"
+    try:
+        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "no device: nvidia-smi does not answer"
+    return None if found.returncode == 0 and "GPU" in found.stdout else "no device: nvidia-smi lists none"
+
+
+def run_gpu():
+    total = Count()
+    reason = no_device()
+    if reason:
+        say(f"skip gpu: {reason}")
+        return Count(0, 0, 1)
+    folder, got = build("gpu", ["all", "gpu-bins"])
+    total.add(got)
+    if not got.failed:
+        total.add(run_pool(c_steps("gpu", folder, "gpu", 600), 1))
+    return total
+
+
 def run_stage(stage):
     total = Count()
+    if stage == "gpu":
+        return run_gpu()
     if stage == "lint":
         for tool in ("cppcheck", "clang-tidy"):
             total.add(run_step(Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 600,
@@ -223,11 +254,12 @@ def run_stage(stage):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stage", nargs="*", metavar="STAGE", help="gcc clang asan tsan lint (default: all)")
+    parser.add_argument("stage", nargs="*", metavar="STAGE", help="gcc clang asan tsan lint (default: all of these), or gpu")
     args = parser.parse_args()
     for stage in args.stage:
-        if stage not in STAGES:
-            parser.error(f"no stage {stage}; there are {' '.join(STAGES)}")
+        if stage not in STAGES + ALONE:
+            parser.error(f"no stage {stage}; there are {' '.join(STAGES + ALONE)}")
+
     def interrupted(number, frame):
         with running_lock:
             for pid in running:
@@ -242,7 +274,7 @@ def main():
         total.add(run_stage(stage))
     say(f"{time.monotonic() - start:.0f} s")
     say(str(total))
-    return 1 if total.failed or total.passed == 0 else 0
+    return 1 if total.failed or total.passed + total.skipped == 0 else 0
 
 
 if __name__ == "__main__":
