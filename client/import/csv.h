@@ -28,7 +28,7 @@ struct csv_reader {
 	char *block, terminator;
 	size_t begin, end;
 	char *text, *text_end; /* the current line without its end */
-	int eof, has_nul, has_quote, started;
+	int eof, has_nul, has_quote, started, flat; /* flat: json.c, one row is the whole file */
 };
 
 /* Borrows the source. FH_EXHAUSTED. */

@@ -236,7 +236,7 @@ static int pass_begin(struct pass *p, struct fh_status *st)
 	if (rc)
 		return rc;
 	p->json = first == '[';
-	rc = p->json ? json_begin(&p->csv, st) : csv_line(&p->csv, st);
+	rc = p->json ? json_begin(&p->csv, 0, st) : csv_line(&p->csv, st);
 	if (rc == 0)
 		return fh_fail(st, FH_INVALID, "the file is empty");
 	if (rc > 0 && !p->json) {

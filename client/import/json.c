@@ -69,6 +69,8 @@ int json_row(struct csv_reader *r, struct fh_status *st)
 
 	if (rc)
 		return rc;
+	if (r->flat && r->line > 0)
+		return c == '\0' ? 0 : refuse(r, "has something after it", st);
 	if (r->line > 0 && c == ',') {
 		r->begin++;
 		rc = skip(r, &c, st);
@@ -98,7 +100,7 @@ int json_row(struct csv_reader *r, struct fh_status *st)
 	return split(r, p, close, st);
 }
 
-int json_begin(struct csv_reader *r, struct fh_status *st)
+int json_begin(struct csv_reader *r, int flat, struct fh_status *st)
 {
 	char c = '\0';
 	int rc = skip(r, &c, st);
@@ -106,5 +108,10 @@ int json_begin(struct csv_reader *r, struct fh_status *st)
 	if (rc)
 		return rc;
 	r->begin++; /* the outer '[' */
-	return json_row(r, st);
+	rc = skip(r, &c, st);
+	if (!rc && flat && r->begin && c != '[' && c != ']') {
+		r->block[--r->begin] = '['; /* over a space or the bracket itself */
+		r->flat = 1;
+	}
+	return rc ? rc : json_row(r, st);
 }

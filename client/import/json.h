@@ -7,8 +7,9 @@
 
 struct fh_status;
 
-/* After csv_start(): steps over the opening bracket and reads the first row. 1, 0 (no row), negative. */
-int json_begin(struct csv_reader *r, struct fh_status *st);
+/* After csv_start(): steps over the opening bracket and reads the first row. 1, 0 (no row), negative.
+ * flat: an array of numbers alone, [1, 2, 3], is one row. */
+int json_begin(struct csv_reader *r, int flat, struct fh_status *st);
 /* The next inner array into r->field, r->line is its number: 1, 0 at the end of the outer one, negative (FH_INVALID). */
 int json_row(struct csv_reader *r, struct fh_status *st);
 
