@@ -14,6 +14,7 @@
 #include "client/progress.h"
 #include "client/table.h"
 #include "gpu/hash.h"
+#include "gpu/spec.h"
 
 #define PATH_SIZE 4096
 #define CHUNK_BYTES (4u << 20)
