@@ -46,6 +46,8 @@ int daemon_run(struct daemon *d);
 /* Begins to stop: no new jobs, running ones are checkpointed and requeued (now: requeued from their last checkpoint
  * without a new one). Returns at once; a hard deadline (config.stop_timeout) ends the process if the rest hangs. */
 void daemon_stop(struct daemon *d, int now, const char *why);
+/* on: no job starts from now on; off: the queue goes on. */
+void daemon_drain(struct daemon *d, int on);
 /* Store and queue are safe, the device is gone: ends the loop with exit code 70 so that the service manager restarts
  * the process. */
 void daemon_device_lost(struct daemon *d);

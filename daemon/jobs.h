@@ -56,30 +56,40 @@ struct job {
 	char request_id[LIMIT_REQUEST_ID + 1];
 
 	/* of this process */
+	int accepted;                 /* its first row is durable */
 	enum trainer_phase phase;
 	double steps_per_second;      /* moving average while it runs, else 0 */
 	int worker;                   /* index of the worker that has it, -1 */
 	int sent;                     /* the worker has been told to run it */
 	int slots;                    /* slots it holds, 0 when not running */
+	size_t memory_held;           /* bytes it is counted with while it holds slots */
 	enum job_wish wish;           /* strongest request on its way to the worker */
-	struct job_waiter *waiters;   /* calls and callbacks to be told */
+	int wish_sent;                /* bit per enum job_wish */
+	struct job_waiter *waiters;   /* who is told when a wish has come true */
 	int writing;                  /* checkpoint images on their way to disk */
+	int committing;               /* rows on their way to disk */
 	struct job *queue_next, *queue_prev;
 	int queued;                   /* in the queue's list */
+	unsigned queue_number;        /* its position as last counted */
 	uint64_t rate_ns;             /* steps_per_second: time and step of the last look */
 	int64_t rate_step;
+	struct job *name_next;        /* names that hash alike */
 };
 
 int jobs_new(struct daemon *d, struct jobs **out, struct fh_status *st);
-/* After store, checkpoints and series: reads every job; one that was running when the last process ended is requeued
- * (at most LIMIT_INTERRUPTIONS times, on_interrupt = resume) or failed. */
+/* Reads every job (before store_start, after checkpoints_load). */
 int jobs_load(struct jobs *js, struct fh_status *st);
+/* After store_start: what was running when the last process ended is requeued (at most LIMIT_INTERRUPTIONS times,
+ * on_interrupt = resume) or failed; what was queued is queued. */
+void jobs_recover(struct jobs *js);
 void jobs_free(struct jobs *js);
 
 /* NULL when there is none. `ref` is an id in decimal or a name; a name of digits only is refused at start, so the two
  * never collide. */
 struct job *jobs_find(struct jobs *js, const char *ref);
 struct job *jobs_by_id(struct jobs *js, uint64_t id);
+/* By exact name, also a job whose first row is still on its way to the disk (see jobs_when_accepted). */
+struct job *jobs_by_name(struct jobs *js, const char *name);
 /* The same, with FH_INVALID/FH_NOT_FOUND naming `field` and the text. */
 int jobs_lookup(struct jobs *js, const char *ref, const char *field, struct job **out, struct fh_status *st);
 /* In order of id: the first job with id > after, NULL at the end. */
@@ -96,12 +106,15 @@ const char *job_state_name(enum job_state s);
 enum job_state job_transition(enum job_state from, enum job_event event);
 int job_is_final(enum job_state s); /* done, failed, stopped */
 
-/* Accepts a job: everything has been checked. Gives it an id, puts it into the queue once it is durable, then calls
- * done(ctx, job, st). */
-typedef void (*job_done)(void *ctx, struct job *j, const struct fh_status *st /* code 0 = fine */);
+/* st->code 0: it happened and is durable. */
+typedef void (*job_done)(void *ctx, struct job *j, const struct fh_status *st);
+/* Accepts a job: everything has been checked. Gives it an id; it is queued once it is durable, then done is called.
+ * On failure (of the store) the job is gone after the callback. FH_EXHAUSTED at a limit, done is not called then. */
 int jobs_add(struct jobs *js, const struct fh_spec *resolved, const char *name /* NULL: job-N */,
 	     const struct job_label *label, int labels, const struct memory_plan *memory, const char *dataset_hash,
 	     const char *request_id, job_done done, void *ctx, struct fh_status *st);
+/* done when job j is durable: at once, or when its first row is (a client attaches to a job that is being accepted). */
+void jobs_when_accepted(struct jobs *js, struct job *j, job_done done, void *ctx);
 /* "" when equal, else "learn.lr is 0.0003 there and 0.001 here" (first three differences). */
 void jobs_spec_differs(const struct fh_spec *there, const struct fh_spec *here, char *text, size_t size);
 

@@ -87,7 +87,6 @@ struct worker_event {
 	int has_image;
 	struct st_image image;     /* owned by whoever holds the event */
 	struct fh_status status;   /* code 0 unless END_FAILED or the snapshot failed */
-	char note[LIMIT_REASON];   /* what a resumed run could not restore */
 };
 
 #endif

@@ -18,8 +18,6 @@ int pool_take(struct pool *p, const struct fh_spec *spec, size_t bytes, struct t
 	      struct fh_status *st);
 void pool_park(struct pool *p, struct trainer *t, size_t bytes);
 void pool_drop(struct pool *p, struct trainer *t, size_t bytes); /* frees it: state unknown after a failure */
-/* 1 when `bytes` more can live beside the trainers that are live now (parked ones count as room). */
-int pool_has_room(struct pool *p, size_t bytes);
 void pool_stats(struct pool *p, unsigned *parked, size_t *live_bytes, size_t *parked_bytes);
 size_t pool_limit(const struct pool *p);
 

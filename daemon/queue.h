@@ -14,11 +14,11 @@ struct queue;
 
 int queue_new(struct daemon *d, int slots, struct queue **out, struct fh_status *st);
 void queue_free(struct queue *q);
-/* Puts a queued job into its place; queue_run follows on the loop's next turn. */
+/* Puts a queued job into its place; the caller calls queue_run. */
 void queue_add(struct queue *q, struct job *j);
 void queue_remove(struct queue *q, struct job *j); /* fine when it is not in */
 size_t queue_length(const struct queue *q);
-unsigned queue_position(const struct queue *q, const struct job *j); /* 1 = next, 0 = not in */
+unsigned queue_position(struct queue *q, const struct job *j); /* 1 = next, 0 = not in */
 int queue_slots(const struct queue *q);
 int queue_slots_free(const struct queue *q);
 /* Starts what can start (jobs_start); called when something was added, a slot came free, drain was switched off. */

@@ -3,14 +3,14 @@
  * Thread: loop. A handler gets a struct rpc_call and answers it exactly once, now or later, with rpc_reply() or
  * rpc_fail(); both free the call. What hangs on a call (request, arena) lives until then.
  *
- * Untrusted bytes: size, magic, version and token are checked on the raw message, then protobuf-c unpacks the rest with
- * a capped
- * arena (proto/wire.h), then handlers check every id and number. */
+ * Untrusted bytes: size, magic, version and token are checked on the raw message, then protobuf-c unpacks it into a
+ * capped arena (proto/wire.h), then handlers check every id and number. */
 #ifndef FHD_RPC_H
 #define FHD_RPC_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <nng/nng.h>
 #include "daemon/limits.h"
 #include "proto/fh.pb-c.h"
 #include "proto/status.h"
@@ -24,14 +24,17 @@ enum rpc_role { ROLE_NONE, ROLE_READ, ROLE_SUBMIT, ROLE_ADMIN };
 struct rpc_call {
 	const Fh__V1__Request *request; /* magic, version and token have been checked; exactly one call is set */
 	enum rpc_role role;
-	struct fh_arena arena;          /* request and reply memory, gone when the call is answered */
+	struct fh_arena arena;          /* memory for the reply, gone when the call is answered */
 	/* the rest is rpc.c's */
 	struct rpc *rpc;
+	struct fh_arena request_arena;
 	const struct rpc_entry *entry;
 	struct answer *answer;          /* of a request id whose answer is kept, else NULL */
 	void *reply_to;                 /* net.c's context */
 	struct rpc_call *next, *prev;   /* open calls */
+	struct rpc_call *repeat_next;   /* answer->waiting */
 	char request_id[LIMIT_REQUEST_ID + 1];
+	ProtobufCAllocator allocator;
 };
 
 typedef void (*rpc_handler)(struct daemon *d, struct rpc_call *c);
@@ -49,17 +52,22 @@ enum {
 	RPC_STOPPING = 2          /* also answered while the daemon stops */
 };
 
-int rpc_new(struct daemon *d, struct rpc **out, struct fh_status *st);
+/* Sends a reply: msg passes over. net_answer in the daemon, a test's own elsewhere. */
+typedef void (*rpc_sender)(void *ctx, void *reply_to, nng_msg *msg);
+int rpc_new(struct daemon *d, rpc_sender send, void *send_ctx, struct rpc **out, struct fh_status *st);
 void rpc_free(struct rpc *r);
 
 /* Zeroed memory that lives as long as the call; never NULL (the process ends when the machine has none). */
 void *rpc_alloc(struct rpc_call *c, size_t size);
-char *rpc_strdup(struct rpc_call *c, const char *text);
+char *rpc_strdup(struct rpc_call *c, const char *text); /* NULL for "" and NULL: the field stays absent */
+/* protobuf-c's view of that memory, valid until the call is answered. */
+ProtobufCAllocator *rpc_allocator(struct rpc_call *c);
 
 /* Answers: fills magic, protocol and request id of `reply`, packs it and frees the call. A reply that is too large
  * becomes an EXHAUSTED error. */
 void rpc_reply(struct rpc_call *c, Fh__V1__Reply *reply);
 void rpc_fail(struct rpc_call *c, const struct fh_status *st);
+struct daemon *rpc_daemon(const struct rpc_call *c);
 /* Calls that are not answered yet. */
 unsigned rpc_open_calls(const struct rpc *r);
 

@@ -14,17 +14,22 @@ struct daemon;
 struct workers;
 
 int workers_new(struct daemon *d, int slots, struct workers **out, struct fh_status *st);
-/* Index of an idle worker, -1 when none. */
+/* Index of an idle worker, -1 when none. From reserve until its job has ended (or unreserve) it is not idle. */
 int workers_idle(const struct workers *w);
+void workers_reserve(struct workers *w, int worker, uint64_t job);
+void workers_unreserve(struct workers *w, int worker);
 /* By value; a market reference in it passes over. */
 void workers_send(struct workers *w, int worker, const struct command *c);
+/* One image of this worker's job has reached the disk (or failed): the next may be taken. */
+void workers_written(struct workers *w, int worker);
 /* Where a running job is: the last state its worker left. */
 void workers_state(struct workers *w, int worker, struct trainer_state *out);
 /* 1 when every worker with a job moved within its allowance (LIMIT_STALL_S, LIMIT_LONG_PHASE_S for declared long
  * phases); else 0 and the index in *which. */
 int workers_alive(struct workers *w, int *which);
 uint64_t workers_dropped(struct workers *w);
-/* Commands every idle worker to quit, and joins those that have. 1 when all are gone. */
+/* Commands every worker to quit (a running job ends without a checkpoint); 1 when all threads have ended and are
+ * joined. Call again after a turn of the loop while it returns 0. */
 int workers_quit(struct workers *w);
 /* All threads have ended. Call before the sockets and the loop's async handle go. */
 void workers_free(struct workers *w);

@@ -1,0 +1,50 @@
+/* What jobs.c (the table), jobs_run.c (their life) and jobs_wire.c (their forms) share. Loop thread. */
+#ifndef FHD_JOBS_INTERNAL_H
+#define FHD_JOBS_INTERNAL_H
+
+#include "daemon/jobs.h"
+
+struct store_txn;
+
+#define NAME_BUCKETS 16384 /* power of two */
+
+struct jobs {
+	struct daemon *daemon;
+	struct job **list;            /* in order of id */
+	size_t n, capacity;
+	struct job *by_name[NAME_BUCKETS];
+	uint64_t next_id;
+	size_t count[JOB_STOPPED + 1];
+	int device_lost;              /* the process ends once the rows are written */
+};
+
+/* Whoever waits for a wish to come true, or for a row to be durable. */
+struct job_waiter {
+	struct job_waiter *next;
+	enum job_wish wish;           /* WISH_NONE: told whatever the new state is */
+	job_done done;
+	void *ctx;
+	uint64_t operation;           /* WISH_CHECKPOINT: of operations.h, done is NULL */
+};
+void job_wait(struct job *j, enum job_wish wish, job_done done, void *ctx);
+
+/* Moves j along the table (the move must be allowed), writes row, event and state sample in one transaction and tells
+ * `waiters` when it is durable. request_id: of a job that is being accepted. */
+void job_change(struct jobs *js, struct job *j, enum job_event event, struct job_waiter *waiters, const char *reason, ...)
+	__attribute__((format(printf, 5, 6)));
+/* Writes the row as it stands, without a change of state. */
+void job_write(struct jobs *js, struct job *j);
+/* The same transaction for a job that is new; the caller commits by calling it once. */
+void job_write_new(struct jobs *js, struct job *j, const char *request_id, struct job_waiter *waiters);
+
+void job_set_state(struct jobs *js, struct job *j, enum job_state s);
+void job_fail_with(struct job *j, const struct fh_status *st);
+struct job *job_insert(struct jobs *js, struct job *j);       /* into list and names; js owns it */
+void job_remove(struct jobs *js, struct job *j);              /* out of both, and freed */
+
+/* jobs_wire.c */
+struct store_job;
+void job_put_row(struct store_txn *t, const struct job *j);
+int job_from_row(const struct store_job *row, struct job **out, struct fh_status *st);
+
+#endif
