@@ -13,7 +13,7 @@ static void fill(struct fh_status *st, int code, const char *field, const char *
 	vsnprintf(st->text, sizeof st->text, fmt, ap);
 }
 
-int fh_fail(struct fh_status *st, int code, const char *fmt, ...)
+int (fh_fail)(struct fh_status *st, int code, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -23,7 +23,7 @@ int fh_fail(struct fh_status *st, int code, const char *fmt, ...)
 	return code;
 }
 
-int fh_fail_field(struct fh_status *st, int code, const char *field, const char *fmt, ...)
+int (fh_fail_field)(struct fh_status *st, int code, const char *field, const char *fmt, ...)
 {
 	va_list ap;
 

@@ -47,6 +47,10 @@ int fh_fail(struct fh_status *st, int code, const char *fmt, ...) __attribute__(
 /* The same with the dotted path of the key at fault. */
 int fh_fail_field(struct fh_status *st, int code, const char *field, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
+#ifdef __clang_analyzer__ /* tells the analyzer that a failure is never 0 */
+#define fh_fail(st, code, ...) (fh_fail(st, code, __VA_ARGS__), (code))
+#define fh_fail_field(st, code, field, ...) (fh_fail_field(st, code, field, __VA_ARGS__), (code))
+#endif
 /* Puts "prefix: " in front of the text already there; returns st's code. */
 int fh_prefix(struct fh_status *st, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* "invalid", "not found", … for logs and tables. Static storage. */
