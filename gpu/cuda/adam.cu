@@ -52,7 +52,7 @@ __global__ void k_norm(const double *part, size_t part_trial, const float *ce, c
 		total += p[i];
 	c->loss = sum[0] / B;
 	c->grad_norm = sqrt(total);
-	c->skip = !isfinite(c->grad_norm);
+	c->skip = !isfinite(c->grad_norm) || c->skipped_run >= DQN_SKIP_LIMIT;
 	c->grad_scale = c->grad_norm > c->max_grad_norm ? (float)(c->max_grad_norm / c->grad_norm) : 1.f;
 }
 

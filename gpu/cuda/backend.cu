@@ -75,7 +75,7 @@ static int cuda_info(const struct backend *b, struct device_info *out, struct fh
 	CUDA_TRY(cudaGetDeviceProperties(&prop, b->device));
 	CUDA_TRY(cudaDriverGetVersion(&driver));
 	CUDA_TRY(cudaMemGetInfo(&info.memory_free, &info.memory_total));
-	snprintf(info.name, sizeof info.name, "%s", prop.name);
+	snprintf(info.name, sizeof info.name, "%.100s", prop.name);
 	snprintf(info.driver, sizeof info.driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
 	info.compute_major = prop.major;
 	info.compute_minor = prop.minor;
@@ -134,11 +134,15 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	if (!c)
 		return fh_fail(st, FH_EXHAUSTED, "out of host memory for a trainer");
 	c->x.backend = b;
-	c->x.plan = plan;
-	c->x.dims = plan->dims;
+	c->plan = *plan;
+	c->x.plan = &c->plan;
+	c->x.dims = c->plan.dims;
 	memcpy(&c->dims, plan->dims, sizeof c->dims);
 	cuda_scratch_make(&c->dims, &c->s);
 	c->sync = sync && *sync && strcmp(sync, "0") != 0;
+	int major = 0;
+	if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device) == cudaSuccess)
+		c->overlap = major >= 9;
 	cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
 	rc = e == cudaSuccess ? exec_memory(c, plan, st) : cuda_fail(st, e, "cudaStreamCreateWithFlags");
 	if (rc) {
@@ -405,7 +409,7 @@ static int graph_of(struct cuda_exec *c, const struct run *run, int runs, cudaGr
 static int cuda_run(struct exec *x, const struct run *run, int runs, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	cudaGraphExec_t g;
+	cudaGraphExec_t g = NULL;
 	int rc = use_device(x->backend, st);
 
 	if (rc)

@@ -39,6 +39,7 @@ struct cuda_graph { struct run run[CUDA_RUNS]; int runs; cudaGraphExec_t exec; }
 
 struct cuda_exec {
 	struct exec x; /* first: a struct exec * is a struct cuda_exec * */
+	struct plan plan; /* x.plan points here */
 	struct dqn_dims dims;
 	struct cuda_scratch s;
 	unsigned char *scratch;
@@ -52,11 +53,46 @@ struct cuda_exec {
 	void *h_slots;            /* pinned arena behind the slots */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
+	int overlap;              /* programmatic dependent launch: sm_90 and later */
 };
 
 static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_exec *)x; }
 template <typename T> static inline T *cuda_at(struct cuda_exec *c, const struct cuda_array *a) { return (T *)(c->scratch + a->offset); }
 template <typename T> static inline T *cuda_tensor(struct cuda_exec *c, int t) { return (T *)c->x.tensor[t]; }
+
+/* In kernels that may overlap with the launch before them. Nothing on devices older than sm_90, where none does. */
+__device__ __forceinline__ void cuda_wait_before(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	cudaGridDependencySynchronize();
+#endif
+}
+__device__ __forceinline__ void cuda_let_next(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+/* Launch on the exec's stream, allowed to begin before the launch before it is complete (programmatic dependent launch):
+ * such a kernel must call cuda_wait_before() before it reads or overwrites what others use, and after that
+ * cuda_let_next(). Plain launches wait as always. */
+template <typename... Params, typename... Args>
+static cudaError_t cuda_launch(struct cuda_exec *c, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
+{
+	cudaLaunchAttribute attribute = {};
+	cudaLaunchConfig_t config = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared;
+	config.stream = c->stream;
+	config.attrs = &attribute;
+	config.numAttrs = c->overlap ? 1 : 0;
+	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
 
 /* Stages, by file. */
 int cuda_dqn_policy(struct exec *x, struct fh_status *st);   /* forward.cu */

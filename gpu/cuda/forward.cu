@@ -47,6 +47,7 @@ void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int la
 	q->m = p->rows;
 	q->n = l->out;
 	q->relu = relu;
+	q->early = 1;
 }
 
 int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const struct net_buffers *b, struct fh_status *st)

@@ -8,7 +8,7 @@
 
 namespace {
 
-enum { THREADS = 128, BK = 32 };
+enum { THREADS = 128, BK = 64 };
 
 template <typename T> struct tile_k { enum { PAD = 16 / sizeof(T) }; }; /* 16 bytes keep rows aligned and spread banks */
 
@@ -154,57 +154,119 @@ __device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const
 	}
 }
 
-template <int MODE, typename T, bool AT, bool BT, int BM, int BN>
-__global__ void __launch_bounds__(THREADS) k_gemm_group(const __grid_constant__ struct gemm_group group)
+__device__ __forceinline__ float rectify(float v) { return v > 0.f ? v : (v == v ? 0.f : v); } /* NaN stays visible to the guard */
+
+/* The epilogue of two neighbouring columns n, n + 1 of row m (n + 1 may lie outside). */
+template <typename T>
+__device__ __forceinline__ void finish(const struct gemm &g, char *c, const T *mask, int m, int n, float v0, float v1)
 {
-	enum { PAD = tile_k<T>::PAD, LDA = (AT ? BM : BK) + PAD, LDB = (BT ? BN : BK) + PAD };
-	enum { SA = (AT ? BK : BM) * LDA, SB = (BT ? BK : BN) * LDB };
+	const bool two = n + 1 < g.n;
+	if (g.relu)
+		v0 = rectify(v0), v1 = rectify(v1);
+	if (mask) {
+		v0 = (float)mask[(size_t)m * g.ldmask + n] > 0.f ? v0 : 0.f;
+		v1 = two && (float)mask[(size_t)m * g.ldmask + n + 1] > 0.f ? v1 : 0.f;
+	}
+	if (g.c_f32 || sizeof(T) == 4) {
+		float *to = (float *)c + (size_t)m * g.ldc + n;
+		if (two && ((size_t)to & 7) == 0) {
+			*(float2 *)to = make_float2(v0, v1);
+		} else {
+			to[0] = v0;
+			if (two)
+				to[1] = v1;
+		}
+	} else {
+		__nv_bfloat16 *to = (__nv_bfloat16 *)c + (size_t)m * g.ldc + n;
+		if (two && ((size_t)to & 3) == 0) {
+			*(__nv_bfloat162 *)to = __floats2bfloat162_rn(v0, v1);
+		} else {
+			to[0] = __float2bfloat16(v0);
+			if (two)
+				to[1] = __float2bfloat16(v1);
+		}
+	}
+}
+
+/* Shared memory of one stage of the ring, in elements: the larger of both orientations of each operand. */
+template <typename T, int BM, int BN> struct ring {
+	enum { STAGES = sizeof(T) == 2 ? 4 : 2 }; /* F32 tiles of 64 must fit into the 99 KB of an sm_86 block */
+	enum { PAD = tile_k<T>::PAD };
+	enum { A_ROW = BM * (BK + PAD), A_COL = BK * (BM + PAD), A = A_ROW > A_COL ? A_ROW : A_COL };
+	enum { B_ROW = BN * (BK + PAD), B_COL = BK * (BN + PAD), B = B_ROW > B_COL ? B_ROW : B_COL };
+	enum { BYTES = (A + B) * STAGES * sizeof(T) };
+};
+
+/* One tile of one product. A ring of STAGES steps of BK is in flight, so a sum of up to STAGES * BK elements is asked for
+ * as a whole before the first product waits. With `early`, B (weights, which the launch before does not write) is asked
+ * for before that launch is known to be complete. */
+template <int MODE, typename T, bool AT, bool BT, int BM, int BN>
+__device__ __forceinline__ void tile(const struct gemm &g, int index, T *shared)
+{
+	typedef ring<T, BM, BN> R;
+	enum { STAGES = R::STAGES, LDA = (AT ? BM : BK) + R::PAD, LDB = (BT ? BN : BK) + R::PAD };
 	enum { WARPS_N = 2, MI = BM / 2 / 16, NI = BN / WARPS_N / 8 };
-	__shared__ __align__(16) T sa[2][SA];
-	__shared__ __align__(16) T sb[2][SB];
-	int p = 0;
-	while (p + 1 < group.count && (int)blockIdx.x >= group.g[p + 1].first)
-		p++;
-	const struct gemm &g = group.g[p];
-	const int tile = blockIdx.x - g.first, m0 = tile / g.tiles_n * BM, n0 = tile % g.tiles_n * BN, z = blockIdx.z;
+	const int m0 = index / g.tiles_n * BM, n0 = index % g.tiles_n * BN, z = blockIdx.z;
 	const T *a = (const T *)((const char *)g.a + z * g.a_trial);
 	const bool wide_a = (g.lda * sizeof(T)) % 16 == 0 && ((size_t)a & 15) == 0, wide_b0 = (g.ldb * sizeof(T)) % 16 == 0;
 	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / 2), wn = warp % WARPS_N * (BN / WARPS_N);
+	T *sa = shared, *sb = shared + R::A * STAGES;
 	float acc[MI][NI][4] = {};
 
 	int total = 0;
 	for (int i = 0; i < g.segments; i++)
 		total += (g.seg[i].k + BK - 1) / BK;
-	auto load = [&](int step, int buf) {
-		int i = 0, at = step;
-		while (at >= (g.seg[i].k + BK - 1) / BK) {
-			at -= (g.seg[i].k + BK - 1) / BK;
-			i++;
-		}
-		const int k0 = at * BK, kend = g.seg[i].k, base = g.seg[i].a;
-		const T *b = (const T *)((const char *)g.seg[i].b + z * g.b_trial);
-		bool wide_b = wide_b0 && ((size_t)b & 15) == 0;
-		if (AT)
-			stage<T, BK, BM, LDA>(sa[buf], a + (size_t)base * g.lda, g.lda, k0, kend, m0, g.m, wide_a);
-		else
-			stage<T, BM, BK, LDA>(sa[buf], a + base, g.lda, m0, g.m, k0, kend, wide_a && base * sizeof(T) % 16 == 0);
-		if (BT)
-			stage<T, BK, BN, LDB>(sb[buf], b, g.ldb, k0, kend, n0, g.n, wide_b);
-		else
-			stage<T, BN, BK, LDB>(sb[buf], b, g.ldb, n0, g.n, k0, kend, wide_b);
-		copy_commit();
+	auto find = [&](int step, int &i, int &k0) {
+		i = 0;
+		while (step >= (g.seg[i].k + BK - 1) / BK)
+			step -= (g.seg[i++].k + BK - 1) / BK;
+		k0 = step * BK;
 	};
-	load(0, 0);
-	for (int step = 0; step < total; step++) {
-		if (step + 1 < total) {
-			load(step + 1, (step + 1) & 1);
-			copy_wait<1>();
-		} else {
-			copy_wait<0>();
+	auto load_a = [&](int step) {
+		int i, k0;
+		find(step, i, k0);
+		const int kend = g.seg[i].k, base = g.seg[i].a;
+		T *to = sa + step % STAGES * R::A;
+		if (AT)
+			stage<T, BK, BM, LDA>(to, a + (size_t)base * g.lda, g.lda, k0, kend, m0, g.m, wide_a);
+		else
+			stage<T, BM, BK, LDA>(to, a + base, g.lda, m0, g.m, k0, kend, wide_a && base * sizeof(T) % 16 == 0);
+	};
+	auto load_b = [&](int step) {
+		int i, k0;
+		find(step, i, k0);
+		const int kend = g.seg[i].k;
+		const T *b = (const T *)((const char *)g.seg[i].b + z * g.b_trial);
+		const bool wide_b = wide_b0 && ((size_t)b & 15) == 0;
+		T *to = sb + step % STAGES * R::B;
+		if (BT)
+			stage<T, BK, BN, LDB>(to, b, g.ldb, k0, kend, n0, g.n, wide_b);
+		else
+			stage<T, BN, BK, LDB>(to, b, g.ldb, n0, g.n, k0, kend, wide_b);
+	};
+	if (g.early)
+		for (int step = 0; step < STAGES && step < total; step++)
+			load_b(step);
+	cuda_wait_before();
+	cuda_let_next();
+	for (int step = 0; step < STAGES; step++) { /* every stage is a group, empty ones included, so that waits count alike */
+		if (step < total) {
+			if (!g.early)
+				load_b(step);
+			load_a(step);
 		}
+		copy_commit();
+	}
+	for (int step = 0; step < total; step++) {
+		copy_wait<STAGES - 1>();
 		__syncthreads();
-		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa[step & 1], sb[step & 1], wm, wn);
-		__syncthreads();
+		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa + step % STAGES * R::A, sb + step % STAGES * R::B, wm, wn);
+		if (step + STAGES < total) {
+			__syncthreads();
+			load_a(step + STAGES);
+			load_b(step + STAGES);
+		}
+		copy_commit();
 	}
 
 	const int lane = threadIdx.x & 31, row = lane >> 2, col = (lane & 3) * 2;
@@ -212,38 +274,46 @@ __global__ void __launch_bounds__(THREADS) k_gemm_group(const __grid_constant__ 
 	const T *mask = g.mask ? (const T *)((const char *)g.mask + z * g.mask_trial) : nullptr;
 	char *c = (char *)g.c + z * g.c_trial;
 #pragma unroll
-	for (int i = 0; i < MI; i++)
+	for (int j = 0; j < NI; j++) {
+		const int n = n0 + wn + j * 8 + col;
+		const float b0 = bias && n < g.n ? bias[n] : 0.f, b1 = bias && n + 1 < g.n ? bias[n + 1] : 0.f;
 #pragma unroll
-		for (int j = 0; j < NI; j++)
+		for (int i = 0; i < MI; i++)
 #pragma unroll
-			for (int e = 0; e < 4; e++) {
-				int m = m0 + wm + i * 16 + row + (e >> 1) * 8, n = n0 + wn + j * 8 + col + (e & 1);
-				if (m >= g.m || n >= g.n)
-					continue;
-				float v = acc[i][j][e];
-				if (bias)
-					v += bias[n];
-				if (g.relu)
-					v = v > 0.f ? v : (v == v ? 0.f : v); /* keep NaN visible to the guard */
-				if (mask && !((float)mask[(size_t)m * g.ldmask + n] > 0.f))
-					v = 0.f;
-				if (g.c_f32)
-					((float *)c)[(size_t)m * g.ldc + n] = v;
-				else
-					((T *)c)[(size_t)m * g.ldc + n] = (T)v;
+			for (int half = 0; half < 2; half++) {
+				const int m = m0 + wm + i * 16 + row + half * 8;
+				if (m < g.m && n < g.n)
+					finish<T>(g, c, mask, m, n, acc[i][j][half * 2] + b0, acc[i][j][half * 2 + 1] + b1);
 			}
+	}
 }
 
 template <int MODE, typename T, int BM, int BN>
-void launch_tiles(struct cuda_exec *c, const struct gemm_group *g, dim3 grid)
+__global__ void __launch_bounds__(THREADS) k_gemm_group(const __grid_constant__ struct gemm_group group)
 {
-	const bool at = g->g[0].a_t, bt = g->g[0].b_t;
-	if (!at && !bt)
-		k_gemm_group<MODE, T, false, false, BM, BN><<<grid, THREADS, 0, c->stream>>>(*g);
-	else if (!at && bt)
-		k_gemm_group<MODE, T, false, true, BM, BN><<<grid, THREADS, 0, c->stream>>>(*g);
+	extern __shared__ __align__(16) char shared[];
+	int p = 0;
+	while (p + 1 < group.count && (int)blockIdx.x >= group.g[p + 1].first)
+		p++;
+	const struct gemm &g = group.g[p];
+	const int index = blockIdx.x - g.first;
+	if (!g.a_t && !g.b_t)
+		tile<MODE, T, false, false, BM, BN>(g, index, (T *)shared);
+	else if (!g.a_t)
+		tile<MODE, T, false, true, BM, BN>(g, index, (T *)shared);
 	else
-		k_gemm_group<MODE, T, true, true, BM, BN><<<grid, THREADS, 0, c->stream>>>(*g);
+		tile<MODE, T, true, true, BM, BN>(g, index, (T *)shared);
+}
+
+template <int MODE, typename T, int BM, int BN>
+cudaError_t launch_tiles(struct cuda_exec *c, const struct gemm_group *g, dim3 grid)
+{
+	enum { BYTES = ring<T, BM, BN>::BYTES };
+	static const cudaError_t ready =
+		cudaFuncSetAttribute(k_gemm_group<MODE, T, BM, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+	if (ready != cudaSuccess)
+		return ready;
+	return cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, THREADS, BYTES, *g);
 }
 
 int count_tiles(struct gemm_group *g, int bm, int bn)
@@ -262,29 +332,20 @@ int count_tiles(struct gemm_group *g, int bm, int bn)
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, const char *what, struct fh_status *st)
 {
 	const int P = c->dims.P;
-	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */
+	cudaError_t e;
+	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. The order of the sums
+	 * is the same, so the choice changes no bit. */
 	int tiles = count_tiles(g, 64, 64);
-	bool large = (long)tiles * P >= 264;
+	const bool large = (long)tiles * P >= 264;
 	if (!large)
 		tiles = count_tiles(g, 32, 32);
-	dim3 grid(tiles, 1, P);
+	const dim3 grid(tiles, 1, P);
 
-	if (c->dims.precision == FH_PRECISION_BF16) {
-		if (large)
-			launch_tiles<GEMM_BF16, __nv_bfloat16, 64, 64>(c, g, grid);
-		else
-			launch_tiles<GEMM_BF16, __nv_bfloat16, 32, 32>(c, g, grid);
-	} else if (c->dims.precision == FH_PRECISION_TF32) {
-		if (large)
-			launch_tiles<GEMM_TF32, float, 64, 64>(c, g, grid);
-		else
-			launch_tiles<GEMM_TF32, float, 32, 32>(c, g, grid);
-	} else {
-		if (large)
-			launch_tiles<GEMM_F32, float, 64, 64>(c, g, grid);
-		else
-			launch_tiles<GEMM_F32, float, 32, 32>(c, g, grid);
-	}
-	cudaError_t e = cudaGetLastError();
+	if (c->dims.precision == FH_PRECISION_BF16)
+		e = large ? launch_tiles<GEMM_BF16, __nv_bfloat16, 64, 64>(c, g, grid) : launch_tiles<GEMM_BF16, __nv_bfloat16, 32, 32>(c, g, grid);
+	else if (c->dims.precision == FH_PRECISION_TF32)
+		e = large ? launch_tiles<GEMM_TF32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_TF32, float, 32, 32>(c, g, grid);
+	else
+		e = large ? launch_tiles<GEMM_F32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_F32, float, 32, 32>(c, g, grid);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }

@@ -28,12 +28,13 @@ struct gemm {
 	int segments;
 	struct gemm_segment seg[GEMM_SEGMENTS];
 	unsigned char a_t, b_t, relu, c_f32;
+	unsigned char early;           /* B is not written by the launch before: ask for it ahead */
 	int first, tiles_n;            /* filled by gemm_launch */
 };
 
 struct gemm_group { int count; struct gemm g[GEMM_GROUP]; };
 
-/* All products must share a_t, b_t. `what` names the launch in errors. */
+/* `what` names the launch in errors. */
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, const char *what, struct fh_status *st);
 
 #endif
