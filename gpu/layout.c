@@ -64,7 +64,7 @@ void plan_copy(struct plan *to, const struct plan *from)
 	rebase(to);
 }
 
-static int place(struct plan *p, struct fh_status *st)
+int plan_place(struct plan *p, struct fh_status *st)
 {
 	size_t at = 0;
 
@@ -93,7 +93,7 @@ int plan_make(const struct fh_spec *spec, struct plan *out, struct fh_status *st
 	p.population = (int)spec->run.population;
 	int rc = program->plan(spec, FH_STATE_DIM, &p, st);
 	if (rc == 0)
-		rc = place(&p, st);
+		rc = plan_place(&p, st);
 	if (rc == 0)
 		plan_copy(out, &p);
 	return rc;

@@ -33,6 +33,8 @@ struct plan {
 void plan_tensor(struct plan *p, int index, enum st_dtype dtype, enum tensor_role role, unsigned flags,
 		 const char *name, int rank, ...); /* int64_t dims */
 void plan_view(struct plan *p, int tensor, int64_t offset, const char *name, int rank, int64_t d0, int64_t d1);
+/* Gives every registered tensor its place in the arena. */
+int plan_place(struct plan *p, struct fh_status *st);
 /* Runs program->plan and lays the arena out. spec must be resolved (no auto but reward_scale). */
 int plan_make(const struct fh_spec *spec, struct plan *out, struct fh_status *st);
 /* A plan holds pointers into itself: copy it with this. */

@@ -75,7 +75,7 @@ struct schedule { struct run warm; struct run chunk[CHUNK_RUN_MAX]; int runs; };
 
 /* Where a trial stands, read from its clock. */
 struct progress {
-	int64_t step, vector_step, stored;
+	int64_t step, vector_step, stored, applied;
 	int64_t warm_left;   /* runs of `warm` that are certainly still needed, 0 when warm */
 	int diverged;        /* too many skipped steps in a row */
 };

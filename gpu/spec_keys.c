@@ -46,7 +46,7 @@ static const struct spec_key head_keys[] = {
 };
 
 static const struct spec_key tail_keys[] = {
-	{"env.tick", SPEC_REAL, KEY_AT(env.tick), 0, 1e9, "0.01", SPEC_OPEN_LO, NULL,
+	{"env.tick", SPEC_REAL, KEY_AT(env.tick), 1e-12, 1e9, "0.01", 0, NULL,
 	 "price units; smallest price step, also the floor of |price| in denominators"},
 	{"env.multiplier", SPEC_REAL, KEY_AT(env.multiplier), 0, 1e9, "1", SPEC_OPEN_LO, NULL,
 	 "money per price unit and contract"},

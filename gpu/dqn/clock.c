@@ -49,7 +49,7 @@ void dqn_progress(const struct plan *plan, const void *clock, struct progress *o
 
 	memcpy(&c, clock, sizeof c);
 	*out = (struct progress){
-		.step = c.step, .vector_step = c.vector_step, .stored = c.stored,
+		.step = c.step, .vector_step = c.vector_step, .stored = c.stored, .applied = c.applied,
 		.warm_left = c.stored >= c.warmup ? 0 : (c.warmup - c.stored + most - 1) / most,
 		.diverged = c.skipped_run >= DQN_SKIP_LIMIT,
 	};

@@ -3,9 +3,13 @@
 #define FH_GPU_DQN_MODEL_H
 
 #include "gpu/backend.h"
+#include "gpu/dqn/dqn.h"
 
 #define DQN_METRICS 25
 extern const struct metric dqn_metric[DQN_METRICS];
+
+/* Every tensor and view for these dimensions, which tests make without a specification; plan_place() comes next. */
+void dqn_plan_tensors(struct plan *p, const struct dqn_dims *d, enum fh_device device);
 
 /* begin.c, restore.c, clock.c: see struct program. */
 int dqn_begin(struct exec *x, const struct fh_spec *spec, const struct fh_split *split, const void *weights_from,

@@ -154,24 +154,30 @@ static void plan_scratch(struct plan *p, const struct dqn_dims *d, enum fh_devic
 	plan_tensor(p, T_SCRATCH, ST_U8, ROLE_SCRATCH, 0, "scratch", 1, (int64_t)(own ? own : 1));
 }
 
+void dqn_plan_tensors(struct plan *p, const struct dqn_dims *d, enum fh_device device)
+{
+	static const char *const flat[] = {"param", "target", "adam.m", "adam.v"};
+
+	_Static_assert(sizeof *d <= sizeof p->dims, "the dimensions fit into the plan");
+	memcpy(p->dims, d, sizeof *d);
+	p->population = d->P;
+	plan_learner(p, d);
+	plan_replay(p, d);
+	plan_environments(p, d);
+	plan_scratch(p, d, device);
+	for (int i = 0; i < 4; i++)
+		plan_network(p, d, T_PARAM + i, flat[i]);
+}
+
 static int plan(const struct fh_spec *spec, int state_dim, struct plan *p, struct fh_status *st)
 {
 	static const int actions[DQN_BRANCHES] = {DQN_EXPOSURES, DQN_ORDERS, DQN_URGENCIES};
-	static const char *const flat[] = {"param", "target", "adam.m", "adam.v"};
 	struct dqn_dims d;
-
-	_Static_assert(sizeof d <= sizeof p->dims, "the dimensions fit into the plan");
 	int rc = dqn_dims_make(spec, state_dim, actions, DQN_BRANCHES, &d, st);
-	if (rc)
-		return rc;
-	memcpy(p->dims, &d, sizeof d);
-	plan_learner(p, &d);
-	plan_replay(p, &d);
-	plan_environments(p, &d);
-	plan_scratch(p, &d, (enum fh_device)spec->run.device);
-	for (int i = 0; i < 4; i++)
-		plan_network(p, &d, T_PARAM + i, flat[i]);
-	return 0;
+
+	if (rc == 0)
+		dqn_plan_tensors(p, &d, (enum fh_device)spec->run.device);
+	return rc;
 }
 
 const struct program dqn_program = {

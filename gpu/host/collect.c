@@ -210,8 +210,8 @@ static void tasks_of(const struct field *f, int task, void (*one)(const struct f
 	for (int e = from; e < to; e++)
 		one(f, e);
 }
-static void step_task(void *f, int task) { tasks_of(f, task, step_one); }
-static void finish_task(void *f, int task) { tasks_of(f, task, finish_one); }
+static void step_task(void *f, int task, int member) { tasks_of(f, task, step_one); }
+static void finish_task(void *f, int task, int member) { tasks_of(f, task, finish_one); }
 
 /* Places in the ring and the sums of the reporting window, in the order of the environments. */
 static void add_up(const struct field *f, double *acc)

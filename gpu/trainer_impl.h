@@ -1,0 +1,101 @@
+/* The inside of a trainer, shared by trainer.c (life cycle, schedule), validate.c (evaluations at boundaries), readback.c
+ * (samples) and checkpoint.c (save and restore). Thread: the trainer's worker. */
+#ifndef FH_GPU_TRAINER_IMPL_H
+#define FH_GPU_TRAINER_IMPL_H
+
+#include "gpu/trainer.h"
+
+/* Records wait here until trainer_poll(); trainer_run() stops working while fewer than RECORD_RESERVE are free, so
+ * nothing is dropped. A record holds the values of all trials. */
+#define RECORD_MAX 64
+#define RECORD_RESERVE 16
+#define INFLIGHT_MAX 16 /* readbacks asked for and not answered; more than any backend has slots */
+
+/* What happens at a step where something is due, in this order. PASSED: nothing (more) to do here. */
+enum boundary { BOUNDARY_REPORT, BOUNDARY_EVALUATE, BOUNDARY_CHECKPOINT, BOUNDARY_PASSED };
+
+/* Where a job stands beyond what its tensors say. Stored in checkpoints as int64, field by field. */
+struct position {
+	int64_t step, vector_step;
+	int64_t boundary;    /* enum boundary, of `step` */
+	int64_t evaluated;   /* evaluations of this step that are finished */
+};
+
+struct record {
+	int validation, split, policy, trial; /* trial: of an evaluation; a report holds all */
+	int next;                             /* next trial to hand out */
+	int64_t step, vector_step, epoch;
+	double *acc;                          /* report: [P, accumulators]; evaluation: [EVAL_METRICS] */
+};
+
+enum readback_kind { READBACK_REPORT, READBACK_CLOCK };
+struct inflight { enum readback_kind kind; int64_t step, vector_step; };
+
+struct trainer {
+	const struct backend *backend;
+	struct plan plan;
+	struct exec *x;
+	int param, target, clock, accum;      /* tensors by role */
+
+	struct fh_spec spec;                  /* of the job, env.reward_scale included */
+	struct market *market;
+	struct fh_split split[FH_SPLITS];
+	struct schedule schedule;
+	int begun;                            /* a job has been started; its state is in the tensors */
+	struct position at;
+	int64_t planned;
+	int checkpoint_due;
+	struct progress progress;             /* of trial 0, as last read */
+	int64_t progress_step;                /* step at which the clock was last asked for */
+	int diverged;                         /* all trials have */
+
+	struct policy *policy;                /* evaluation in progress, else evaluation is NULL */
+	struct evaluation *evaluation;
+	float *weights;                       /* one network, read back for it */
+
+	struct record record[RECORD_MAX];
+	uint64_t recorded, handed_out;
+	struct inflight inflight[INFLIGHT_MAX];
+	uint64_t asked, answered;
+};
+
+/* readback.c */
+int readback_new(struct trainer *t, struct fh_status *st);
+void readback_free(struct trainer *t);
+/* Asks for the accumulators of the window that ends here (they are cleared behind the copy). */
+int readback_report(struct trainer *t, struct fh_status *st);
+/* Asks for the clocks, if a slot is free. */
+int readback_clock(struct trainer *t, struct fh_status *st);
+/* Takes what has arrived. */
+int readback_drain(struct trainer *t, struct fh_status *st);
+/* Waits for all of it. */
+int readback_settle(struct trainer *t, struct fh_status *st);
+/* Forgets everything of the last job. */
+int readback_reset(struct trainer *t, struct fh_status *st);
+struct record *readback_push(struct trainer *t);
+int readback_room(const struct trainer *t);
+int64_t trainer_epoch(const struct trainer *t);
+
+/* validate.c */
+/* Evaluations that are due at the step where t stands. */
+int validate_count(const struct trainer *t);
+/* Works for about budget_ns; 1 when all evaluations of this step are finished, 0 when not, else a code. */
+int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st);
+void validate_abandon(struct trainer *t);
+
+/* trainer.c, used by checkpoint.c: makes spec, market and schedule those of a new job and fills fresh tensors. */
+struct job_start {
+	struct fh_spec spec;
+	struct fh_split split[FH_SPLITS];
+};
+int trainer_prepare(struct trainer *t, const struct fh_spec *spec, const struct market *m, struct job_start *out,
+		    struct fh_status *st);
+int trainer_install(struct trainer *t, const struct job_start *start, struct market *m, int keep_weights, int keep_replay,
+		    const void *weights_from, const void *replay_from, struct fh_status *st);
+int trainer_read_progress(struct trainer *t, struct fh_status *st);
+/* checkpoint.c: parameters, target and moments of a file (with clocks of its job) as host copies the caller frees. */
+int trainer_carry(const struct trainer *t, const char *path, void **clock, int *tensor, void **data, int *tensors,
+		  struct fh_status *st);
+int64_t monotonic_ns(void);
+
+#endif
