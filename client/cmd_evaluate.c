@@ -26,7 +26,7 @@
 
 /* How a metric is shown; names that are not here are shown as they come. */
 static const struct metric { const char *name, *shown; enum { REAL, PERCENT, COUNT, MONEY, FLAG } as; } metric[] = {
-	{"pnl", "profit (money)", MONEY}, {"return", "return", PERCENT}, {"sharpe", "Sharpe", REAL}, {"sortino", "Sortino", REAL},
+	{"pnl", "profit (money)", MONEY}, {"return", "return", PERCENT}, {"ret", "return", PERCENT}, {"sharpe", "Sharpe", REAL}, {"sortino", "Sortino", REAL},
 	{"max_drawdown", "max drawdown", PERCENT}, {"trades", "trades", COUNT}, {"closed", "closed positions", COUNT},
 	{"win_rate", "win rate", PERCENT}, {"turnover", "turnover", REAL}, {"exposure", "exposure", PERCENT},
 	{"bars", "bars", COUNT}, {"bars_per_year", "bars a year", COUNT}, {"ruined", "ruined", FLAG}
@@ -185,9 +185,9 @@ static int add_state(struct states *s, const struct csv_reader *r, struct fh_sta
 	if (s->rows == 0)
 		s->width = r->fields;
 	if (r->fields != s->width)
-		return fh_fail(st, FH_INVALID, "line %lld has %d numbers and the first has %d", (long long)r->line, r->fields, s->width);
+		return fh_fail(st, FH_INVALID, ":%lld: %d numbers, and the first line has %d", (long long)r->line, r->fields, s->width);
 	if (s->rows == ACT_ROWS_MAX || s->n + (size_t)r->fields > ACT_FLOATS_MAX)
-		return fh_fail(st, FH_EXHAUSTED, "line %lld: more than %d states at once; send them in parts", (long long)r->line, s->rows);
+		return fh_fail(st, FH_EXHAUSTED, ":%lld: more than %d states at once; send them in parts", (long long)r->line, s->rows);
 	if (s->n + (size_t)r->fields > s->cap) {
 		size_t cap = (s->n + (size_t)r->fields) * 2;
 		float *v = realloc(s->v, cap * sizeof *v);
@@ -200,7 +200,7 @@ static int add_state(struct states *s, const struct csv_reader *r, struct fh_sta
 		double v;
 		enum number_result n = number_parse(r->field[i].p, r->field[i].len, '.', &v);
 		if (n || fabs(v) > 3.4e38)
-			return fh_fail(st, FH_INVALID, "line %lld, field %d %s", (long long)r->line, i + 1,
+			return fh_fail(st, FH_INVALID, ":%lld: field %d %s", (long long)r->line, i + 1,
 				       n ? number_result_text(n) : "is too large");
 		s->v[s->n++] = (float)v;
 	}
@@ -251,7 +251,7 @@ static int load_states(const char *path, struct states *s, struct fh_status *st)
 	if (!rc)
 		rc = read_states(r, s, st);
 	if (rc)
-		fh_prefix(st, "%s", path);
+		csv_name_file(st, path);
 	csv_close(r);
 	free(r);
 	source_close(src);

@@ -145,10 +145,10 @@ static int read_row(const struct csv_reader *r, const int at[T_COLUMNS], struct 
 
 	for (int k = 0; k < T_COLUMNS; k++)
 		if (at[k] >= r->fields)
-			return fh_fail(st, FH_INVALID, "line %lld has no column %d (%s)", (long long)r->line, at[k] + 1, column[k]);
+			return fh_fail(st, FH_INVALID, ":%lld: there is no column %d (%s)", (long long)r->line, at[k] + 1, column[k]);
 	const struct csv_field *f = &r->field[at[T_TIME]];
 	if (timestamp_parse(f->p, f->len, INT64_MIN, &ts))
-		return fh_fail(st, FH_INVALID, "line %lld, column %d (time) is no time", (long long)r->line, at[T_TIME] + 1);
+		return fh_fail(st, FH_INVALID, ":%lld: column %d (time) is no time", (long long)r->line, at[T_TIME] + 1);
 	row.ts = ts.ns;
 	for (int k = T_FILL; k < T_COLUMNS; k++) {
 		f = &r->field[at[k]];
@@ -156,7 +156,7 @@ static int read_row(const struct csv_reader *r, const int at[T_COLUMNS], struct 
 		if (n == NUMBER_EMPTY && k == T_CLOSE)
 			*value[k] = 0.0 / 0.0;
 		else if (n)
-			return fh_fail(st, FH_INVALID, "line %lld, column %d (%s) %s", (long long)r->line, at[k] + 1, column[k],
+			return fh_fail(st, FH_INVALID, ":%lld: column %d (%s) %s", (long long)r->line, at[k] + 1, column[k],
 				       number_result_text(n));
 	}
 	return trace_add(t, &row, st);
@@ -198,7 +198,7 @@ int trace_read(const char *path, struct trace *out, struct fh_status *st)
 	if (!rc)
 		rc = read_rows(r, &t, st);
 	if (rc) {
-		fh_prefix(st, "%s", path);
+		csv_name_file(st, path);
 		trace_release(&t);
 	} else {
 		*out = t;

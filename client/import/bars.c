@@ -59,7 +59,7 @@ int bar_check(struct bars *b, struct bar *bar, struct fh_status *st)
 	double bottom = bar->open < bar->close ? bar->open : bar->close;
 
 	if (bar->volume < 0)
-		return fh_fail(st, FH_INVALID, "line %lld: volume %.10g is below 0", (long long)bar->line, bar->volume);
+		return fh_fail(st, FH_INVALID, ":%lld: volume %.10g is below 0", (long long)bar->line, bar->volume);
 	if (bar->high >= top && bar->low <= bottom)
 		return 0;
 	if (b->on_bad_row == BAD_ROW_REPAIR) {
@@ -69,9 +69,9 @@ int bar_check(struct bars *b, struct bar *bar, struct fh_status *st)
 		return 0;
 	}
 	if (bar->high < top)
-		return fh_fail(st, FH_INVALID, "line %lld is an impossible bar: high %.10g is below its %s %.10g", (long long)bar->line,
+		return fh_fail(st, FH_INVALID, ":%lld: an impossible bar, high %.10g is below its %s %.10g", (long long)bar->line,
 			       bar->high, bar->open > bar->close ? "open" : "close", top);
-	return fh_fail(st, FH_INVALID, "line %lld is an impossible bar: low %.10g is above its %s %.10g", (long long)bar->line,
+	return fh_fail(st, FH_INVALID, ":%lld: an impossible bar, low %.10g is above its %s %.10g", (long long)bar->line,
 		       bar->low, bar->open < bar->close ? "open" : "close", bottom);
 }
 
@@ -101,9 +101,9 @@ static int duplicate(struct bars *b, int64_t i, int64_t line, const struct bar *
 		return 0;
 	}
 	if (b->on_duplicate == DUPLICATE_REFUSE)
-		return fh_fail(st, FH_INVALID, "lines %lld and %lld have the same time %s and different bars; "
-			       "--on-duplicate=first|last chooses", (long long)line, (long long)bar->line,
-			       timestamp_format(bar->ts, at));
+		return fh_fail(st, FH_INVALID, ":%lld: the time %s is that of line %lld, with another bar; "
+			       "--on-duplicate=first|last chooses", (long long)bar->line, timestamp_format(bar->ts, at),
+			       (long long)line);
 	b->conflicts++;
 	if (b->on_duplicate == DUPLICATE_LAST)
 		put(b, i, bar);
@@ -117,8 +117,8 @@ int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
 	if (b->count && bar->ts <= b->newest) {
 		int64_t i = b->count - 1;
 		if (!b->sort && bar->ts < b->ts[i])
-			return fh_fail(st, FH_INVALID, "line %lld (%s) is before line %lld (%s): out of order; --sort puts the bars "
-				       "in order", (long long)bar->line, timestamp_format(bar->ts, t0), (long long)b->last_line,
+			return fh_fail(st, FH_INVALID, ":%lld: %s is before line %lld, %s: out of order; --sort puts the bars in "
+				       "order", (long long)bar->line, timestamp_format(bar->ts, t0), (long long)b->last_line,
 				       timestamp_format(b->ts[i], t1));
 		if (!b->sort) {
 			int rc = duplicate(b, i, b->last_line, bar, st);

@@ -81,7 +81,8 @@ static int set_column(const struct csv_reader *r, struct columns *c, enum column
 	int at = find_name(r, name);
 
 	if (at == -2)
-		return fh_fail(st, FH_INVALID, "the header has two columns called '%s'; choose with --columns", name);
+		return fh_fail(st, FH_INVALID, ":%lld: the header has two columns called '%s'; choose with --columns",
+			       (long long)r->line, name);
 	if (at >= 0) {
 		c->at[which] = at;
 		csv_show(r->field[at], c->name[which]);
@@ -146,7 +147,7 @@ static int from_header(const struct csv_reader *r, struct columns *c, struct fh_
 		}
 	if (missing[0]) {
 		show_line(r, found);
-		return fh_fail(st, FH_INVALID, "line %lld is the header and has no column for %s (found: %s); --columns can name them",
+		return fh_fail(st, FH_INVALID, ":%lld: the header has no column for %s (found: %s); --columns can name them",
 			       (long long)r->line, missing, found);
 	}
 	c->header = 1;
@@ -166,7 +167,7 @@ static int from_shape(const struct csv_reader *r, struct columns *c, struct fh_s
 	int prices = r->fields - 1 - pair, at = 1 + pair;
 
 	if (prices != 4 && prices != 5 && !(r->fields == 12 && !pair))
-		return fh_fail(st, FH_INVALID, "line %lld has %d fields and there is no header: say what they are with --columns, "
+		return fh_fail(st, FH_INVALID, ":%lld: %d fields and no header: say what they are with --columns, "
 			       "for example --columns ts,open,high,low,close,volume", (long long)r->line, r->fields);
 	c->at[COLUMN_TIME] = 0;
 	c->at[COLUMN_CLOCK] = pair ? 1 : -1;

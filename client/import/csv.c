@@ -4,6 +4,7 @@
  * block is filled up, so every line is contiguous and every byte is copied once. NUL bytes and quotes are searched for once
  * a block; the plain split has neither. One thread. Invariant: text points into the block and text_end[0] may be written
  * (the line end, or the spare byte after the block). */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,7 +94,7 @@ static int next_line(struct csv_reader *r, struct fh_status *st)
 	r->text = r->block + r->begin;
 	r->text_end = nl ? nl : r->block + r->end;
 	if ((size_t)(r->text_end - r->text) > CSV_LINE_MAX)
-		return fh_fail(st, FH_INVALID, "line %lld is longer than %u bytes: this is no bar file", (long long)r->line,
+		return fh_fail(st, FH_INVALID, ":%lld: the line is longer than %u bytes: this is no bar file", (long long)r->line,
 			       CSV_LINE_MAX);
 	r->begin = nl ? (size_t)(nl + 1 - r->block) : r->end;
 	if (r->text_end > r->text && r->text_end[-1] == '\r')
@@ -115,7 +116,7 @@ int csv_line(struct csv_reader *r, struct fh_status *st)
 
 	while (!rc && (rc = next_line(r, st)) > 0) {
 		if (r->has_nul && memchr(r->text, '\0', (size_t)(r->text_end - r->text)))
-			return fh_fail(st, FH_INVALID, "line %lld has a NUL byte: this is no text file", (long long)r->line);
+			return fh_fail(st, FH_INVALID, ":%lld: there is a NUL byte: this is no text file", (long long)r->line);
 		if (r->text < r->text_end && ((unsigned char)*r->text > ' ' || !blank(r->text, r->text_end)))
 			return 1;
 		rc = 0;
@@ -125,7 +126,7 @@ int csv_line(struct csv_reader *r, struct fh_status *st)
 
 static int too_many(const struct csv_reader *r, struct fh_status *st)
 {
-	return fh_fail(st, FH_INVALID, "line %lld has more than %d fields", (long long)r->line, CSV_FIELDS_MAX);
+	return fh_fail(st, FH_INVALID, ":%lld: the line has more than %d fields", (long long)r->line, CSV_FIELDS_MAX);
 }
 
 /* "a ""b""" in place: what it means is never longer than what it is. Returns the byte after the closing quote. */
@@ -158,11 +159,11 @@ static int split_quoted(struct csv_reader *r, struct fh_status *st)
 		if (p < e && *p == '"') {
 			p = unquote(p, e, &r->field[n]);
 			if (!p)
-				return fh_fail(st, FH_INVALID, "line %lld, field %d: a quote is not closed", (long long)r->line, n + 1);
+				return fh_fail(st, FH_INVALID, ":%lld: field %d: a quote is not closed", (long long)r->line, n + 1);
 			while (p < e && *p == ' ')
 				p++;
 			if (p < e && *p != r->delimiter)
-				return fh_fail(st, FH_INVALID, "line %lld, field %d: text after a closing quote", (long long)r->line,
+				return fh_fail(st, FH_INVALID, ":%lld: field %d: text after a closing quote", (long long)r->line,
 					       n + 1);
 		} else {
 			char *d = memchr(p, r->delimiter, (size_t)(e - p));
@@ -219,6 +220,17 @@ const char *csv_peek(const struct csv_reader *r, size_t *n)
 {
 	*n = (size_t)(r->block + r->end - r->text);
 	return r->text;
+}
+
+int csv_name_file(struct fh_status *st, const char *path)
+{
+	char text[FH_TEXT_MAX];
+
+	if (!st)
+		return 0;
+	snprintf(text, sizeof text, "%.200s%s%.300s", path, st->text[0] == ':' ? "" : ": ", st->text);
+	memcpy(st->text, text, sizeof text);
+	return st->code;
 }
 
 const char *csv_show(struct csv_field f, char text[CSV_SHOWN_MAX])

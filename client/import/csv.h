@@ -47,6 +47,8 @@ char csv_sniff(const struct csv_reader *r);
 const char *csv_peek(const struct csv_reader *r, size_t *n);
 /* A field as it may stand in a message: at most 40 bytes, control and non-ASCII bytes as '?'. Returns text. */
 const char *csv_show(struct csv_field f, char text[CSV_SHOWN_MAX]);
+/* Texts about one line begin with ":LINE: ". Puts the file's name in front of any text: "bars.csv:3: …". Returns st's code. */
+int csv_name_file(struct fh_status *st, const char *path);
 void csv_close(struct csv_reader *r);
 
 #endif

@@ -57,9 +57,9 @@ static int refuse(const struct pass *p, enum column k, const char *why, struct f
 
 	csv_show(f, text);
 	if (!text[0])
-		return fh_fail(st, FH_INVALID, "line %lld, column %d (%s) %s", (long long)p->csv.line, p->col.at[k] + 1, p->col.name[k],
+		return fh_fail(st, FH_INVALID, ":%lld: column %d (%s) %s", (long long)p->csv.line, p->col.at[k] + 1, p->col.name[k],
 			       why);
-	return fh_fail(st, FH_INVALID, "line %lld, column %d (%s): '%s' %s", (long long)p->csv.line, p->col.at[k] + 1,
+	return fh_fail(st, FH_INVALID, ":%lld: column %d (%s): '%s' %s", (long long)p->csv.line, p->col.at[k] + 1,
 		       p->col.name[k], text, why);
 }
 
@@ -100,7 +100,7 @@ static int row_bar(struct pass *p, struct bar *b, struct fh_status *st)
 	double *const value[] = {&b->open, &b->high, &b->low, &b->close, &b->volume};
 
 	if (p->csv.fields != p->col.fields)
-		return fh_fail(st, FH_INVALID, "line %lld has %d fields and not %d", (long long)p->csv.line, p->csv.fields, p->col.fields);
+		return fh_fail(st, FH_INVALID, ":%lld: %d fields and not %d", (long long)p->csv.line, p->csv.fields, p->col.fields);
 	b->line = p->csv.line;
 	b->volume = 0;
 	int rc = row_time(p, &b->ts, st);
@@ -110,8 +110,11 @@ static int row_bar(struct pass *p, struct bar *b, struct fh_status *st)
 	if (rc)
 		return rc;
 	if (p->o->price_scale > 0) {
-		for (int k = 0; k < 4; k++)
+		for (int k = 0; k < 4; k++) {
 			*value[k] /= p->o->price_scale;
+			if (!isfinite(*value[k]))
+				return refuse(p, (enum column)(COLUMN_OPEN + k), "is too large for that --price-scale", st);
+		}
 	}
 	return bar_check(&p->out->bars, b, st);
 }
@@ -151,14 +154,14 @@ static int pass_row(struct pass *p, struct fh_status *st)
 	int rc = row_bar(p, &b, &bad);
 	if (rc && p->o->on_bad_row == BAD_ROW_DROP) {
 		if (!p->out->dropped++)
-			memcpy(p->first_drop, bad.text, sizeof p->first_drop);
+			snprintf(p->first_drop, sizeof p->first_drop, "line %.400s", bad.text + 1); /* texts of rows begin with ":LINE" */
 		return 0;
 	}
 	if (rc)
 		return fh_fail(st, rc, "%s", bad.text);
 	rc = bars_add(&p->out->bars, &b, st);
 	if (rc == FH_INVALID && p->symbol_changes)
-		fh_prefix(st, "the file holds several symbols (%s), --symbol chooses one", p->symbols);
+		fh_prefix(st, "several symbols are in the file (%s), --symbol chooses one", p->symbols);
 	return rc;
 }
 
@@ -221,9 +224,9 @@ static int check_width(const struct pass *p, struct fh_status *st)
 	if (p->csv.fields == p->col.fields)
 		return 0;
 	if (p->o->columns)
-		return fh_fail_field(st, FH_INVALID, "--columns", "it names %d fields and line %lld has %d", p->col.fields,
+		return fh_fail_field(st, FH_INVALID, "--columns", "it names %d fields and line %lld of the file has %d", p->col.fields,
 				     (long long)p->csv.line, p->csv.fields);
-	return fh_fail(st, FH_INVALID, "line %lld has %d fields, the header names %d: the columns cannot be told apart; name all with "
+	return fh_fail(st, FH_INVALID, ":%lld: %d fields, but the header names %d: the columns cannot be told apart; name all with "
 		       "--columns", (long long)p->csv.line, p->csv.fields, p->col.fields);
 }
 
@@ -283,7 +286,7 @@ static int pass_end(struct pass *p, struct fh_status *st)
 		return rc;
 	if (!m->bars.count) {
 		if (m->dropped)
-			return fh_fail(st, FH_INVALID, "no bar is left: all %lld rows were dropped, the first because %s", (long long)m->rows,
+			return fh_fail(st, FH_INVALID, "no bar is left: all %lld rows were dropped, first %s", (long long)m->rows,
 				       p->first_drop);
 		if (p->other_symbols)
 			return fh_fail(st, FH_INVALID, "no row has the symbol '%s'", p->o->symbol);
@@ -293,7 +296,7 @@ static int pass_end(struct pass *p, struct fh_status *st)
 	if (!m->has_volume)
 		note(p, "no volume column: volume is 0");
 	if (m->dropped)
-		note(p, "bad rows dropped: %llu, the first: %.180s", (unsigned long long)m->dropped, p->first_drop);
+		note(p, "bad rows dropped: %llu, first %.180s", (unsigned long long)m->dropped, p->first_drop);
 	if (m->bars.repaired)
 		note(p, "bars with high or low widened to hold open and close: %llu", (unsigned long long)m->bars.repaired);
 	if (m->bars.repeats)
@@ -352,7 +355,7 @@ int import_file(const char *path, const struct import_options *o, struct import 
 		if (!rc)
 			rc = pass_end(p, st);
 		if (rc)
-			fh_prefix(st, "%s", path);
+			csv_name_file(st, path);
 	}
 	csv_close(&p->csv);
 	source_close(p->source);

@@ -31,7 +31,7 @@ static int skip(struct csv_reader *r, char *c, struct fh_status *st)
 
 static int refuse(const struct csv_reader *r, const char *why, struct fh_status *st)
 {
-	return fh_fail(st, FH_INVALID, "row %lld of the JSON array %s", (long long)r->line, why);
+	return fh_fail(st, FH_INVALID, ":%lld: that row of the JSON array %s", (long long)r->line, why);
 }
 
 /* p..e: what stands between the brackets. */
