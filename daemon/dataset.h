@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <uv.h>
 #include "gpu/market.h"
+#include "gpu/spec.h"
 #include "proto/fh.pb-c.h"
 
 struct fh_status;
@@ -20,16 +21,19 @@ struct dataset;
 struct daemon;
 struct rpc_call;
 
-#define DATASETS_MAX 10000              /* registered */
-#define DATASET_BARS_MAX 50000000       /* of one data set */
+#define DATASETS_MAX 2000               /* registered; a list of all of them fits into one reply */
+#define DATASET_BARS_MAX INT64_C(20000000) /* of one data set: 38 years of minutes */
 #define DATASET_CACHE_BYTES (4ULL << 30) /* resident and unused by anyone beyond that are let go, longest untouched first */
-#define DATASET_NOTES_MAX 16
-#define DATASET_NOTE_BYTES_MAX 256
-#define DATASET_SOURCE_BYTES_MAX 512
+#define DATASET_NOTES_MAX 64
+#define DATASET_NOTE_BYTES_MAX 512
+#define DATASET_SOURCE_BYTES_MAX 256
+#define DATASET_TICK_DEFAULT 0.01
+#define DATASET_TS_MAX (INT64_C(1) << 62) /* |ts|: differences of two times stay in 64 bits */
 #define DATASET_GAPS_MAX 8              /* different gap lengths shown */
 #define DATASET_SPARK 64
+#define DATASET_WAITING_MAX 1024        /* calls and jobs waiting for one file to be read */
 #define UPLOADS_MAX 8                   /* open at once */
-#define UPLOAD_BYTES_MAX (4ULL << 30)   /* of all open uploads together */
+#define UPLOAD_BYTES_MAX (2ULL << 30)   /* of all open uploads together */
 #define UPLOAD_CHUNK_BARS_MAX 250000
 #define UPLOAD_IDLE_MS 120000           /* without a chunk: thrown away */
 #define READ_BARS_MAX 20000             /* in one reply */
@@ -65,6 +69,48 @@ void datasets_stats(const struct datasets *ds, struct datasets_stats *out);
  * (market_unref, any thread) on code 0. `hash` non-NULL: FH_CONFLICT when the set under this name has another one. */
 typedef void (*dataset_loaded)(void *arg, int code, struct market *m, const struct fh_status *st);
 void datasets_acquire(struct datasets *ds, const char *name, const char *hash, double tick, dataset_loaded done, void *arg);
+
+/* What is known of it beside the bars: complete but for `jobs`. Owned by d. */
+const Fh__V1__Dataset *dataset_info(const struct dataset *d);
+/* NULL when it is fine, else why it cannot be used. */
+const char *dataset_broken(const struct dataset *d);
+/* In order of name; NULL at the end. */
+const struct dataset *datasets_at(const struct datasets *ds, size_t i);
+
+/* ---------------------------------------------------------------- registering and dropping */
+
+struct dataset_origin { /* texts are copied */
+	const char *name;           /* checked by fh_name_check() */
+	const char *source;
+	const char *hash;           /* what the client computed, NULL or "": not given */
+	double tick;                /* 0: DATASET_TICK_DEFAULT */
+	int has_volume;
+	uint64_t duplicates, dropped;
+	const char *const *note;
+	size_t notes;
+};
+/* code 0: registered and durable, or the same bars were there already (existed). FH_CONFLICT: other bars under this
+ * name, or somebody is registering it right now. FH_CORRUPT: the bars do not have origin->hash. */
+typedef void (*dataset_registered)(void *arg, int code, const struct dataset *d, int existed, const struct fh_status *st);
+struct synth;
+void datasets_synth(struct datasets *ds, const struct dataset_origin *o, const struct synth *s, dataset_registered done, void *arg);
+/* FH_NOT_FOUND; FH_CONFLICT while a live job uses it. d is NULL in the callback: it is gone. */
+void datasets_drop(struct datasets *ds, const char *name, dataset_registered done, void *arg);
+
+/* Uploads: bars come in order, in chunks, each checked when it comes. `existed`: the same bars are registered already, no
+ * upload was opened. FH_CONFLICT other bars have this name; FH_EXHAUSTED too many uploads or bytes. */
+#define UPLOAD_ID_MAX 40
+int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t bars, char id[UPLOAD_ID_MAX],
+		 const struct dataset **existed, struct fh_status *st);
+/* b->volume NULL: zeros. A chunk that was taken before and is the same is fine. *next: the first bar still missing. */
+int upload_chunk(struct datasets *ds, const char *id, int64_t first, const struct market_bars *b, int64_t *next,
+		 struct fh_status *st);
+/* Ends the upload in any case but FH_CONFLICT (bars are missing). */
+void upload_commit(struct datasets *ds, const char *id, dataset_registered done, void *arg);
+int upload_abort(struct datasets *ds, const char *id, struct fh_status *st);
+/* What every bar must fulfil: time after the one before, |time| below DATASET_TS_MAX, finite numbers in the market's
+ * bounds, high >= open, close, low; low <= open, close; volume >= 0. FH_INVALID with field "high[17]", `base` added. */
+int dataset_check_bars(const struct market_bars *b, int64_t base, const int64_t *before, struct fh_status *st);
 
 /* Call handlers (rpc_data.c). */
 void rpc_list_datasets(struct daemon *d, struct rpc_call *c);

@@ -75,9 +75,16 @@ void publish_sample(struct publish *p, uint64_t job, const void *sample, size_t 
 	if (!p)
 		return;
 	snprintf(topic, sizeof topic, "job/%llu/", (unsigned long long)job);
-	if ((rv = nng_msg_alloc(&m, 0)) || (rv = nng_msg_append(m, topic, strlen(topic))) ||
-	    (rv = nng_msg_append(m, head, event_head(head, bytes))) || (rv = nng_msg_append(m, sample, bytes)) ||
-	    (rv = nng_sendmsg(p->socket, m, NNG_FLAG_NONBLOCK))) {
+	rv = nng_msg_alloc(&m, 0);
+	if (!rv)
+		rv = nng_msg_append(m, topic, strlen(topic));
+	if (!rv)
+		rv = nng_msg_append(m, head, event_head(head, bytes));
+	if (!rv)
+		rv = nng_msg_append(m, sample, bytes);
+	if (!rv)
+		rv = nng_sendmsg(p->socket, m, NNG_FLAG_NONBLOCK);
+	if (rv) {
 		nng_msg_free(m);
 		p->stats.failed++;
 		return;

@@ -153,6 +153,7 @@ static int store_prepare_file(struct store *s, struct fh_status *st)
 	    (code = store_exec(s, "PRAGMA foreign_keys = ON", "foreign keys", st)) ||
 	    (code = store_exec(s, limit, "log size", st)))
 		return code;
+	s->fresh = !schema;
 	return store_migrate(s, schema, st);
 }
 
@@ -175,6 +176,11 @@ int store_open(const char *path, struct store **out, struct fh_status *st)
 	}
 	*out = s;
 	return 0;
+}
+
+int store_fresh(const struct store *s)
+{
+	return s->fresh;
 }
 
 void store_free(struct store *s)

@@ -31,6 +31,8 @@ struct store_txn;
 /* Opens or makes the file, checks it, migrates older schemas. FH_VERSION: the file is from a newer build (both numbers
  * are named). FH_CORRUPT: not a database or it fails its check; the file is left as it is. FH_IO. */
 int store_open(const char *path, struct store **out, struct fh_status *st);
+/* 1 when store_open made the file. */
+int store_fresh(const struct store *s);
 /* Starts the writer; callbacks arrive on `loop` from now on. */
 int store_start(struct store *s, uv_loop_t *loop, struct fh_status *st);
 /* Writes what was handed over, ends the writer and runs the callbacks left. Blocks for that long: shutdown only. */

@@ -19,6 +19,7 @@ struct store {
 	sqlite3 *db;                       /* the writer's once it runs */
 	sqlite3_stmt *stmt[STMT_COUNT];    /* prepared on first use, writer thread */
 	char *path;
+	int fresh;                         /* made by this store_open */
 	uv_loop_t *loop;
 	uv_async_t async;
 	int async_open;

@@ -447,8 +447,8 @@ static void read_samples(struct store *s, struct store_txn *t)
 				rc = SQLITE_DONE;
 				break;
 			}
-			if (used + n > room) {
-				room = (used + n) * 2;
+			if (!bytes || used + n > room) {
+				room = (used + n + 64) * 2;
 				bytes = need(realloc(bytes, room));
 			}
 			if (n)

@@ -1,0 +1,154 @@
+/* What lists and `show` say of a market: range, rate of bars, gaps by length, a line of closes. Any thread: pure. */
+#include "daemon/dataset.h"
+#include "daemon/dataset_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_COUNTED 4096 /* different bar-to-bar times that are told apart; a market has a few dozen */
+#define YEAR_NS (365.25 * 86400e9)
+
+struct step { int64_t length; uint64_t count; };
+
+/* Counts every distance between neighbours; lengths beyond the table's room are left out. Returns how many there are. */
+static size_t count_steps(const struct market *m, struct step *step)
+{
+	size_t n = 0;
+
+	for (int64_t t = 1; t < m->bars; t++) {
+		int64_t length = m->ts[t] - m->ts[t - 1];
+		size_t i = (size_t)(((uint64_t)length * UINT64_C(0x9E3779B97F4A7C15)) >> 52);
+
+		for (size_t k = 0; k < STEPS_COUNTED && step[i].count && step[i].length != length; k++)
+			i = (i + 1) % STEPS_COUNTED;
+		if (step[i].count && step[i].length != length)
+			continue;
+		n += !step[i].count;
+		step[i].length = length;
+		step[i].count++;
+	}
+	return n;
+}
+
+static int by_count(const void *a, const void *b)
+{
+	const struct step *x = a, *y = b;
+
+	if (x->count != y->count)
+		return x->count < y->count ? 1 : -1;
+	return (x->length > y->length) - (x->length < y->length);
+}
+
+/* The most frequent step is the length of a bar; what is longer is a gap. */
+static size_t find_gaps(const struct market *m, Fh__V1__Gap *gap)
+{
+	struct step *step = calloc(STEPS_COUNTED, sizeof *step);
+	size_t n = 0;
+
+	if (!step)
+		return 0;
+	count_steps(m, step);
+	qsort(step, STEPS_COUNTED, sizeof *step, by_count);
+	for (size_t i = 1; i < STEPS_COUNTED && step[i].count && n < DATASET_GAPS_MAX; i++) {
+		if (step[i].length <= step[0].length)
+			continue;
+		fh__v1__gap__init(&gap[n]);
+		gap[n].has_length_ns = gap[n].has_count = 1;
+		gap[n].length_ns = step[i].length;
+		gap[n++].count = step[i].count;
+	}
+	free(step);
+	return n;
+}
+
+static void prices(const struct market *m, Fh__V1__Dataset *d, float *spark)
+{
+	d->has_close_min = d->has_close_max = 1;
+	d->close_min = d->close_max = m->close[0];
+	for (int64_t t = 1; t < m->bars; t++) {
+		d->close_min = fmin(d->close_min, m->close[t]);
+		d->close_max = fmax(d->close_max, m->close[t]);
+	}
+	d->n_spark = m->bars < DATASET_SPARK ? (size_t)m->bars : DATASET_SPARK;
+	d->spark = spark;
+	for (size_t i = 0; i < d->n_spark; i++)
+		spark[i] = (float)m->close[(int64_t)i * (m->bars - 1) / (int64_t)(d->n_spark - 1)];
+}
+
+void *dataset_info_make(const struct market *m, const struct dataset_origin *o, uint64_t created_ns, uint64_t bytes, size_t *size)
+{
+	Fh__V1__Dataset d = FH__V1__DATASET__INIT;
+	Fh__V1__Gap gap[DATASET_GAPS_MAX], *gaps[DATASET_GAPS_MAX];
+	float spark[DATASET_SPARK];
+	double span = (double)(m->ts[m->bars - 1] - m->ts[0]);
+	void *packed;
+
+	d.name = (char *)o->name;
+	d.hash = (char *)m->hash;
+	d.source = (char *)(o->source ? o->source : "");
+	d.has_bars = d.has_first_ts = d.has_last_ts = d.has_bytes = d.has_created_ns = d.has_bars_per_year = 1;
+	d.has_has_volume = d.has_duplicates = d.has_dropped = d.has_tick = 1;
+	d.bars = m->bars;
+	d.first_ts = m->ts[0];
+	d.last_ts = m->ts[m->bars - 1];
+	d.bytes = bytes;
+	d.created_ns = created_ns;
+	d.bars_per_year = span > 0 ? (double)(m->bars - 1) / span * YEAR_NS : 0;
+	d.has_volume = o->has_volume;
+	d.duplicates = o->duplicates;
+	d.dropped = o->dropped;
+	d.tick = m->tick;
+	d.note = (char **)o->note;
+	d.n_note = o->notes;
+	d.n_gap = find_gaps(m, gap);
+	for (size_t i = 0; i < d.n_gap; i++)
+		gaps[i] = &gap[i];
+	d.gap = gaps;
+	prices(m, &d, spark);
+	*size = fh__v1__dataset__get_packed_size(&d);
+	packed = malloc(*size);
+	if (packed)
+		fh__v1__dataset__pack(&d, packed);
+	return packed;
+}
+
+/* ---------------------------------------------------------------- origins */
+
+void origin_release(struct dataset_origin *o)
+{
+	free((char *)o->name);
+	free((char *)o->source);
+	free((char *)o->hash);
+	for (size_t i = 0; i < o->notes; i++)
+		free((char *)o->note[i]);
+	free((char **)o->note);
+	memset(o, 0, sizeof *o);
+}
+
+int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, struct fh_status *st)
+{
+	char **note;
+
+	if (from->notes > DATASET_NOTES_MAX)
+		return fh_fail_field(st, FH_INVALID, "note", "%zu notes, %d are allowed", from->notes, DATASET_NOTES_MAX);
+	for (size_t i = 0; i < from->notes; i++)
+		if (strlen(from->note[i]) > DATASET_NOTE_BYTES_MAX)
+			return fh_fail_field(st, FH_INVALID, "note", "note %zu is longer than %d bytes", i, DATASET_NOTE_BYTES_MAX);
+	if (from->source && strlen(from->source) > DATASET_SOURCE_BYTES_MAX)
+		return fh_fail_field(st, FH_INVALID, "source", "source is longer than %d bytes", DATASET_SOURCE_BYTES_MAX);
+	if (from->tick && !(from->tick >= MARKET_TICK_MIN && from->tick <= MARKET_PRICE_MAX))
+		return fh_fail_field(st, FH_INVALID, "tick", "tick is %g, not in [%g, %g]", from->tick, MARKET_TICK_MIN,
+				     MARKET_PRICE_MAX);
+	*to = *from;
+	to->tick = from->tick ? from->tick : DATASET_TICK_DEFAULT;
+	to->name = dataset_need_memory(strdup(from->name));
+	to->source = dataset_need_memory(strdup(from->source ? from->source : ""));
+	to->hash = dataset_need_memory(strdup(from->hash ? from->hash : ""));
+	note = dataset_need_memory(calloc(from->notes + 1, sizeof *note));
+	for (size_t i = 0; i < from->notes; i++)
+		note[i] = dataset_need_memory(strdup(from->note[i]));
+	to->note = (const char *const *)note;
+	return 0;
+}

@@ -1,0 +1,87 @@
+/* What dataset.c (registry, start-up), dataset_cache.c (resident markets), dataset_register.c (registering, dropping) and
+ * dataset_upload.c share. Loop thread, except the work functions, which touch their own struct only. */
+#ifndef FHD_DATASET_INTERNAL_H
+#define FHD_DATASET_INTERNAL_H
+
+#include "daemon/dataset.h"
+#include "proto/status.h"
+
+struct dataset {
+	char name[FH_NAME_MAX];
+	char hash[65];
+	int64_t bars;
+	double tick;
+	Fh__V1__Dataset *info;     /* unpacked, owned */
+	char broken[FH_TEXT_MAX];  /* "" when fine */
+	int dropping;              /* its row is being removed: nobody finds it any more */
+};
+
+struct delivery {                  /* an answer that has to wait for the loop's next turn */
+	struct delivery *next;
+	dataset_loaded done;
+	void *arg;
+	struct market *market;
+	int code;
+	struct fh_status st;
+};
+
+struct resident;
+struct registration;
+struct upload {
+	struct upload *next;
+	struct datasets *ds;
+	char id[UPLOAD_ID_MAX];
+	struct dataset_origin origin; /* owned copies */
+	int64_t bars, next_bar;
+	int64_t *ts;                  /* one block of 48 bytes a bar, ts first */
+	double *column[5];            /* open high low close volume, inside it */
+	uv_timer_t idle;
+};
+
+struct datasets {
+	struct datasets_config cfg;
+	char *dir;
+	struct dataset **set;      /* in order of name */
+	size_t sets, room;
+	struct resident *resident;
+	uint64_t use_clock, resident_bytes;
+	unsigned waiting;
+	uv_async_t async;
+	struct delivery *delivery, **delivery_end;
+	struct registration *registering;
+	struct upload *upload;
+	unsigned uploads;
+	uint64_t upload_bytes, upload_number, started_ns;
+	int in_flight;             /* pool work and rows */
+	int stopping;
+};
+
+/* dataset.c */
+void *dataset_need_memory(void *p);
+struct dataset *dataset_lookup(const struct datasets *ds, const char *name); /* dropping ones as well */
+int dataset_missing(const struct datasets *ds, const char *name, const char *field, struct fh_status *st); /* FH_NOT_FOUND */
+void dataset_path(const struct datasets *ds, const char *name, char *path, size_t size);
+/* Takes `packed` (an fh.v1.Dataset) into the registry, replacing the entry of that name. NULL when it cannot be read. */
+struct dataset *dataset_put(struct datasets *ds, const char *name, const char *hash, const void *packed, size_t bytes);
+void dataset_remove(struct datasets *ds, struct dataset *d);
+
+/* dataset_info.c: what a list shows of a market, packed. NULL without memory. */
+void *dataset_info_make(const struct market *m, const struct dataset_origin *o, uint64_t created_ns, uint64_t bytes, size_t *size);
+int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, struct fh_status *st);
+void origin_release(struct dataset_origin *o);
+
+/* dataset_cache.c */
+void cache_start(struct datasets *ds);
+void cache_put(struct datasets *ds, const struct dataset *d, struct market *m); /* takes the reference */
+void cache_forget(struct datasets *ds, const char *name);
+void cache_stop(struct datasets *ds);
+void cache_free(struct datasets *ds);
+
+/* dataset_register.c: takes the bars (one block that begins with b->ts) over. */
+int registering(const struct datasets *ds, const char *name);
+void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
+		       void *arg);
+/* dataset_upload.c */
+void uploads_stop(struct datasets *ds);
+
+#endif

@@ -1,0 +1,328 @@
+/* From bars to a registered data set, and back. See dataset.h.
+ *
+ * One registration is one struct: the pool makes bars (synth), checks, features, hash and file; then the loop writes the row; then
+ * the set can be found. Between start and end its name is taken, so that two clients never write one file. */
+#include "daemon/dataset.h"
+#include "daemon/dataset_internal.h"
+#include "daemon/crashpoint.h"
+#include "daemon/files.h"
+#include "daemon/log.h"
+#include "daemon/store.h"
+#include "gpu/synth.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct registration {
+	struct registration *next;
+	struct datasets *ds;
+	struct dataset_origin origin;
+	struct market_bars bars;   /* one owned block that begins with ts; bars 0: synth makes them */
+	struct synth synth;
+	char there[65];            /* hash of the set that has this name, "" when it is free */
+	int write;                 /* the file is to be written */
+	uint64_t created_ns;
+	char path[PATH_MAX];
+	/* of the work */
+	uv_work_t work;
+	struct market *market;
+	void *info;
+	size_t info_bytes;
+	int code;
+	struct fh_status st;
+	dataset_registered done;
+	void *arg;
+};
+
+/* ---------------------------------------------------------------- checks of single bars */
+
+static int bad(struct fh_status *st, const char *column, int64_t bar, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+static int bad(struct fh_status *st, const char *column, int64_t bar, const char *fmt, ...)
+{
+	char field[FH_FIELD_MAX], text[256];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	snprintf(field, sizeof field, "%s[%lld]", column, (long long)bar);
+	return fh_fail_field(st, FH_INVALID, field, "bar %lld: %s", (long long)bar, text);
+}
+
+static int check_prices(const struct market_bars *b, int64_t i, int64_t bar, struct fh_status *st)
+{
+	static const char *const name[4] = {"open", "high", "low", "close"};
+	double p[4] = {b->open[i], b->high[i], b->low[i], b->close[i]}, volume = b->volume ? b->volume[i] : 0;
+
+	for (int k = 0; k < 4; k++)
+		if (!(fabs(p[k]) <= MARKET_PRICE_MAX))
+			return bad(st, name[k], bar, "%s is %g, not a number within +-%g", name[k], p[k], MARKET_PRICE_MAX);
+	if (!(volume >= 0 && volume <= MARKET_VOLUME_MAX))
+		return bad(st, "volume", bar, "volume is %g, not in [0, %g]", volume, MARKET_VOLUME_MAX);
+	if (p[1] < p[2])
+		return bad(st, "high", bar, "high %.12g is below low %.12g", p[1], p[2]);
+	if (p[1] < fmax(p[0], p[3]))
+		return bad(st, "high", bar, "high %.12g is below open %.12g or close %.12g", p[1], p[0], p[3]);
+	if (p[2] > fmin(p[0], p[3]))
+		return bad(st, "low", bar, "low %.12g is above open %.12g or close %.12g", p[2], p[0], p[3]);
+	return 0;
+}
+
+int dataset_check_bars(const struct market_bars *b, int64_t base, const int64_t *before, struct fh_status *st)
+{
+	for (int64_t i = 0; i < b->bars; i++) {
+		int code;
+
+		if (b->ts[i] <= -DATASET_TS_MAX || b->ts[i] >= DATASET_TS_MAX)
+			return bad(st, "ts", base + i, "time %lld ns is beyond the years 1824 to 2116", (long long)b->ts[i]);
+		if (i ? b->ts[i] <= b->ts[i - 1] : before && b->ts[0] <= *before)
+			return bad(st, "ts", base + i, "its time %lld ns is not after that of the bar before", (long long)b->ts[i]);
+		if ((code = check_prices(b, i, base + i, st)))
+			return code;
+	}
+	return 0;
+}
+
+/* ---------------------------------------------------------------- the work (pool) */
+
+static int make_bars(struct registration *r)
+{
+	size_t n = (size_t)r->synth.bars;
+	int64_t *ts = malloc(n * 48);
+	double *c = (double *)(void *)(ts + n);
+
+	if (!ts)
+		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu bars", n);
+	r->bars = (struct market_bars){r->synth.bars, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n};
+	return synth_bars(&r->synth, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n, &r->st);
+}
+
+static int compare(struct registration *r)
+{
+	const char *given = r->origin.hash;
+
+	if (given[0] && strcmp(given, r->market->hash))
+		return fh_fail_field(&r->st, FH_CORRUPT, "hash", "the bars that came have the hash %.16s, the client's had %.16s",
+				     r->market->hash, given);
+	if (r->there[0] && strcmp(r->there, r->market->hash))
+		return fh_fail_field(&r->st, FH_CONFLICT, "name", "data set \"%s\" holds other bars (hash %.16s, these have %.16s): "
+				     "drop it first or take another name", r->origin.name, r->there, r->market->hash);
+	return 0;
+}
+
+static int save(struct registration *r)
+{
+	const char *meta[] = {"name", r->origin.name, "source", r->origin.source, NULL};
+	struct stat s;
+	int code = market_save(r->market, r->path, meta, &r->st);
+
+	if (code)
+		return code;
+	if (stat(r->path, &s))
+		return fh_fail(&r->st, FH_IO, "%s vanished", r->path);
+	r->info = dataset_info_make(r->market, &r->origin, r->created_ns, (uint64_t)s.st_size, &r->info_bytes);
+	return r->info ? 0 : fh_fail(&r->st, FH_EXHAUSTED, "no memory for data set %s", r->origin.name);
+}
+
+static void register_work(uv_work_t *w)
+{
+	struct registration *r = w->data;
+	int made = !r->bars.bars;
+
+	r->code = made ? make_bars(r) : 0;
+	if (!r->code)
+		r->code = dataset_check_bars(&r->bars, 0, NULL, &r->st);
+	if (!r->code)
+		r->code = market_build(&r->bars, r->origin.tick, &r->market, &r->st);
+	free((int64_t *)r->bars.ts);
+	r->bars.ts = NULL;
+	if (!r->code)
+		r->code = compare(r);
+	if (!r->code && r->write)
+		r->code = save(r);
+}
+
+/* ---------------------------------------------------------------- the rest (loop) */
+
+int registering(const struct datasets *ds, const char *name)
+{
+	for (struct registration *r = ds->registering; r; r = r->next)
+		if (!strcmp(r->origin.name, name))
+			return 1;
+	return 0;
+}
+
+static void finish(struct registration *r, const struct dataset *d, int existed)
+{
+	struct registration **p = &r->ds->registering;
+
+	while (*p != r)
+		p = &(*p)->next;
+	*p = r->next;
+	r->ds->in_flight--;
+	if (r->code)
+		log_status(LOG_INFO, "data set refused", &r->st);
+	else if (!existed)
+		log_info("data set registered", "dataset=%s bars=%lld hash=%.16s", d->name, (long long)d->bars, d->hash);
+	r->done(r->arg, r->code, r->code ? NULL : d, existed, &r->st);
+	market_unref(r->market);
+	free(r->info);
+	origin_release(&r->origin);
+	free(r);
+}
+
+static void row_written(void *arg, int code, const struct fh_status *st)
+{
+	struct registration *r = arg;
+	struct dataset *d = NULL;
+	char file[FH_NAME_MAX + 16];
+
+	if (!code && !(d = dataset_put(r->ds, r->origin.name, r->market->hash, r->info, r->info_bytes)))
+		code = fh_fail(&r->st, FH_INTERNAL, "data set %s cannot be read back", r->origin.name);
+	else if (code)
+		r->st = *st;
+	r->code = code;
+	if (d) {
+		cache_put(r->ds, d, r->market);
+		r->market = NULL;
+	} else if (!r->there[0]) {
+		snprintf(file, sizeof file, "%s.safetensors", r->origin.name);
+		files_remove(r->ds->cfg.loop, r->ds->dir, file);
+	}
+	finish(r, d, 0);
+}
+
+static void register_done(uv_work_t *w, int status)
+{
+	struct registration *r = w->data;
+	struct store_txn *t;
+
+	FHD_CRASH_POINT("dataset-after-file");
+	if (r->code || !r->write) {
+		finish(r, dataset_lookup(r->ds, r->origin.name), !r->code);
+		return;
+	}
+	t = store_begin(r->ds->cfg.store);
+	store_put_dataset(t, &(struct store_dataset){r->origin.name, r->market->hash, r->created_ns, r->info, r->info_bytes});
+	store_commit(r->ds->cfg.store, t, row_written, r);
+}
+
+/* The checks that need no bars. */
+static int may_register(struct datasets *ds, const struct dataset_origin *o, struct dataset **there, struct fh_status *st)
+{
+	*there = dataset_lookup(ds, o->name);
+	if (ds->stopping)
+		return fh_fail(st, FH_UNAVAILABLE, "the daemon stops");
+	if (registering(ds, o->name))
+		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being registered by somebody else", o->name);
+	if (*there && (*there)->dropping)
+		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being dropped", o->name);
+	if (!*there && ds->sets >= DATASETS_MAX)
+		return fh_fail(st, FH_EXHAUSTED, "%d data sets are registered, no more are allowed", DATASETS_MAX);
+	return 0;
+}
+
+static void start(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, const struct synth *s,
+		  dataset_registered done, void *arg)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct registration *r = dataset_need_memory(calloc(1, sizeof *r));
+	struct dataset *there;
+	struct timespec now;
+	int code = may_register(ds, o, &there, &st);
+
+	if (!code)
+		code = origin_copy(&r->origin, o, &st);
+	if (code) {
+		if (b)
+			free((int64_t *)b->ts);
+		free(r);
+		done(arg, code, NULL, 0, &st);
+		return;
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+	r->ds = ds;
+	r->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	if (b)
+		r->bars = *b;
+	if (s)
+		r->synth = *s;
+	r->write = !there || there->broken[0]; /* a set whose file was lost is written again from the same bars */
+	snprintf(r->there, sizeof r->there, "%s", there ? there->hash : "");
+	dataset_path(ds, o->name, r->path, sizeof r->path);
+	r->done = done;
+	r->arg = arg;
+	r->next = ds->registering;
+	ds->registering = r;
+	ds->in_flight++;
+	r->work.data = r;
+	uv_queue_work(ds->cfg.loop, &r->work, register_work, register_done);
+}
+
+void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
+		       void *arg)
+{
+	start(ds, o, b, NULL, done, arg);
+}
+
+void datasets_synth(struct datasets *ds, const struct dataset_origin *o, const struct synth *s, dataset_registered done, void *arg)
+{
+	start(ds, o, NULL, s, done, arg);
+}
+
+/* ---------------------------------------------------------------- dropping */
+
+struct drop { struct datasets *ds; struct dataset *d; dataset_registered done; void *arg; };
+
+static void row_dropped(void *arg, int code, const struct fh_status *st)
+{
+	struct drop *x = arg;
+	char file[FH_NAME_MAX + 16];
+
+	x->d->dropping = 0;
+	x->ds->in_flight--;
+	if (!code) {
+		FHD_CRASH_POINT("dataset-row-dropped");
+		log_info("data set dropped", "dataset=%s", x->d->name);
+		snprintf(file, sizeof file, "%s.safetensors", x->d->name);
+		cache_forget(x->ds, x->d->name);
+		dataset_remove(x->ds, x->d);
+		files_remove(x->ds->cfg.loop, x->ds->dir, file);
+	}
+	x->done(x->arg, code, NULL, 0, st);
+	free(x);
+}
+
+void datasets_drop(struct datasets *ds, const char *name, dataset_registered done, void *arg)
+{
+	struct dataset *d = dataset_lookup(ds, name);
+	unsigned users = d && ds->cfg.jobs_using ? ds->cfg.jobs_using(ds->cfg.arg, name) : 0;
+	struct fh_status st = FH_STATUS_INIT;
+	struct store_txn *t;
+	struct drop *x;
+	int code = 0;
+
+	if (!d || d->dropping)
+		code = dataset_missing(ds, name, "name", &st);
+	else if (users)
+		code = fh_fail_field(&st, FH_CONFLICT, "name", "data set \"%s\" is used by %u live job%s", name, users, users == 1 ? "" : "s");
+	else if (registering(ds, name))
+		code = fh_fail_field(&st, FH_CONFLICT, "name", "data set \"%s\" is being registered right now", name);
+	if (code) {
+		done(arg, code, NULL, 0, &st);
+		return;
+	}
+	x = dataset_need_memory(calloc(1, sizeof *x));
+	*x = (struct drop){ds, d, done, arg};
+	d->dropping = 1;
+	ds->in_flight++;
+	t = store_begin(ds->cfg.store);
+	store_drop_dataset(t, name);
+	store_commit(ds->cfg.store, t, row_dropped, x);
+}
