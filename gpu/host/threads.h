@@ -12,7 +12,8 @@ struct team;
 
 #define TEAM_THREADS_MAX 16
 
-typedef void (*team_fn)(void *ctx, int task);
+/* member (0 … threads - 1, the one that runs the task) may choose temporary memory and nothing else. */
+typedef void (*team_fn)(void *ctx, int task, int member);
 
 /* threads = 0: FH_HOST_THREADS from the environment, else the CPUs this process may run on; at most 16.
  * FH_EXHAUSTED when the system gives no thread. */
@@ -20,7 +21,7 @@ int team_new(int threads, struct team **out, struct fh_status *st);
 void team_free(struct team *t); /* NULL is fine; joins */
 int team_threads(const struct team *t); /* 1 for NULL */
 int team_default_threads(void);
-/* fn(ctx, 0) … fn(ctx, tasks - 1), all done on return. Memory written before is seen by the tasks, and theirs after. */
+/* fn(ctx, 0, .) … fn(ctx, tasks - 1, .), all done on return. Memory written before is seen by the tasks, and theirs after. */
 void team_run(struct team *t, int tasks, team_fn fn, void *ctx);
 
 #endif
