@@ -57,7 +57,7 @@ void hash_free(struct hash *h)
 
 int hash_bytes(const void *data, size_t bytes, char hex[HASH_HEX_SIZE], struct fh_status *st)
 {
-	struct hash *h;
+	struct hash *h = NULL;
 	int rc = hash_new(&h, st);
 
 	if (rc)
@@ -71,7 +71,7 @@ int hash_file(const char *path, char hex[HASH_HEX_SIZE], struct fh_status *st)
 {
 	static _Thread_local unsigned char chunk[FILE_CHUNK];
 	FILE *f = fopen(path, "rbe");
-	struct hash *h;
+	struct hash *h = NULL;
 	size_t n;
 	int rc;
 

@@ -107,7 +107,7 @@ static int check_bars(const struct market_bars *b, double tick, int code, struct
 static int hash_bars(const struct market_bars *b, char hex[HASH_HEX_SIZE], struct fh_status *st)
 {
 	const void *column[6] = {b->ts, b->open, b->high, b->low, b->close, b->volume};
-	struct hash *h;
+	struct hash *h = NULL;
 	int rc = hash_new(&h, st);
 
 	if (rc)
@@ -199,7 +199,7 @@ static int file_bars(const struct st_file *f, struct market_bars *b, struct fh_s
 {
 	static const char *const name[5] = {"open", "high", "low", "close", "volume"};
 	const double **column[5] = {&b->open, &b->high, &b->low, &b->close, &b->volume};
-	const struct st_tensor *t;
+	const struct st_tensor *t = NULL;
 	int rc = st_need(f, "ts", ST_I64, -1, NULL, &t, st);
 
 	if (!rc && t->rank != 1)
@@ -233,7 +233,7 @@ static int tick_matters(const struct market_bars *b, double tick, double other)
 static int load_features(const struct st_file *f, const struct market_bars *b, struct market *m, struct fh_status *st)
 {
 	const char *version = st_meta(f, "features_version"), *tick = st_meta(f, "tick");
-	const struct st_tensor *feature, *sigma;
+	const struct st_tensor *feature = NULL, *sigma = NULL;
 	int64_t shape[2] = {b->bars, F};
 	int rc = st_need(f, "features", ST_F32, 2, shape, &feature, st);
 
@@ -286,7 +286,7 @@ static int load_file(const struct st_file *f, double tick, struct market **out, 
 
 int market_load(const char *path, double tick, struct market **out, struct fh_status *st)
 {
-	struct st_file *f;
+	struct st_file *f = NULL;
 	int rc = st_open(path, &f, st);
 
 	if (rc)
