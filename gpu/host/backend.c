@@ -159,9 +159,11 @@ static int host_exec_market(struct exec *x, const struct market *m, struct fh_st
 
 static size_t span(const struct exec *x, int tensor, size_t offset, size_t bytes)
 {
-	size_t whole = x->plan->tensor[tensor].bytes;
+	size_t whole;
 
-	assert(tensor >= 0 && tensor < x->plan->tensors && offset <= whole && bytes <= whole - offset);
+	assert(tensor >= 0 && tensor < x->plan->tensors);
+	whole = x->plan->tensor[tensor].bytes;
+	assert(offset <= whole && bytes <= whole - offset);
 	return bytes ? bytes : whole - offset;
 }
 

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "gpu/host/collect.h"
 #include "gpu/host/round.h"
 #include "gpu/host/stages.h"
 #include "gpu/host/threads.h"
@@ -16,8 +17,6 @@
 
 #define ENVS_PER_TASK 128 /* a step takes about 0.2 us: fewer do not pay for waking a thread */
 
-enum { READY_COUNT, READY_FIRST, READY_END, READY_COLUMNS };
-enum { RUNNING, TRUNCATED, TERMINATED }; /* READY_END */
 enum { STAT_REWARD, STAT_REWARD2, STAT_EPISODES, STAT_RETURN, STAT_STEPS, STAT_RUINS, STAT_FILLS, STAT_EXITS };
 
 /* ---------------------------------------------------------------- explore */
@@ -45,24 +44,9 @@ int host_dqn_explore(struct exec *x, struct fh_status *st)
 
 /* ---------------------------------------------------------------- environments */
 
-/* Everything one trial's environments touch, resolved once per stage. */
-struct field {
-	const struct exec *x;
-	const struct dqn_dims *d;
-	struct dqn_clock *clock;
-	const struct env_config *config;
-	double *cash, *equity, *peak, *q, *entry, *sigma, *ret, *stat;
-	int32_t *t, *entry_bar, *steps, *count, *head, *ready;
-	const int32_t *action;
-	float *obs, *pend_r, *r, *g;
-	char *pend_s, *s, *s2; /* rows of row_bytes: F32, or BF16 in bf16 runs */
-	uint8_t *pend_a, *a;
-	size_t row_bytes;
-};
-
-static void field_open(struct field *f, const struct exec *x, int p)
+void collect_open(struct collect *f, const struct exec *x, int p)
 {
-	*f = (struct field){
+	*f = (struct collect){
 		.x = x, .d = x->dims, .clock = host_tensor(x, T_CLOCK, p), .config = host_tensor(x, T_CONFIG, p),
 		.cash = host_tensor(x, T_ENV_CASH, p), .equity = host_tensor(x, T_ENV_EQUITY, p),
 		.peak = host_tensor(x, T_ENV_PEAK, p), .q = host_tensor(x, T_ENV_Q, p), .entry = host_tensor(x, T_ENV_ENTRY, p),
@@ -78,13 +62,13 @@ static void field_open(struct field *f, const struct exec *x, int p)
 	f->row_bytes = (size_t)f->d->SD * st_dtype_size(x->plan->tensor[T_RP_S].desc.dtype);
 }
 
-static struct env_state load(const struct field *f, int e)
+static struct env_state load(const struct collect *f, int e)
 {
 	return (struct env_state){f->cash[e], f->equity[e], f->peak[e], f->q[e], f->entry[e], f->sigma[e],
 				  f->t[e], f->entry_bar[e], f->steps[e]};
 }
 
-static void store(const struct field *f, int e, const struct env_state *s)
+static void store(const struct collect *f, int e, const struct env_state *s)
 {
 	f->cash[e] = s->cash;
 	f->equity[e] = s->equity;
@@ -98,7 +82,7 @@ static void store(const struct field *f, int e, const struct env_state *s)
 }
 
 /* A state as the replay keeps it. */
-static void put_state(const struct field *f, char *row, const float *obs)
+static void put_state(const struct collect *f, char *row, const float *obs)
 {
 	if (f->row_bytes == (size_t)f->d->SD * sizeof *obs) {
 		memcpy(row, obs, f->row_bytes);
@@ -110,7 +94,7 @@ static void put_state(const struct field *f, char *row, const float *obs)
 	}
 }
 
-static void look(const struct field *f, const struct env_state *s, float *obs)
+static void look(const struct collect *f, const struct env_state *s, float *obs)
 {
 	const float *feature = f->x->market.feature + (size_t)s->t * FH_MARKET_FEATURES;
 
@@ -119,8 +103,7 @@ static void look(const struct field *f, const struct env_state *s, float *obs)
 		     obs + FH_MARKET_FEATURES);
 }
 
-/* The step just taken joins the ring of the last n; says how many transitions are complete now. */
-static int queue(const struct field *f, int e, double reward, int ended)
+void collect_queue(const struct collect *f, int e, double reward, int end)
 {
 	const struct dqn_dims *d = f->d;
 	size_t slot = (size_t)e * (size_t)d->n + (size_t)f->head[e];
@@ -131,16 +114,16 @@ static int queue(const struct field *f, int e, double reward, int ended)
 	f->pend_r[slot] = (float)reward;
 	f->head[e] = (f->head[e] + 1) % d->n;
 	f->count[e]++;
-	return ended ? f->count[e] : f->count[e] == d->n;
+	f->ready[e * READY_COLUMNS + READY_END] = end;
+	f->ready[e * READY_COLUMNS + READY_COUNT] = end != RUNNING ? f->count[e] : f->count[e] == d->n;
 }
 
-static void step_one(const struct field *f, int e)
+static void step_one(const struct collect *f, int e)
 {
 	struct env_state s = load(f, e);
 	struct env_result r;
 	double *stat = f->stat + (size_t)e * DQN_ENV_STATS;
-	int32_t *ready = f->ready + (size_t)e * READY_COLUMNS;
-	int32_t t = s.t;
+	int32_t t = s.t, end;
 	struct env_bar next = {f->x->market.open[t + 1], f->x->market.high[t + 1], f->x->market.low[t + 1],
 			       f->x->market.close[t + 1]};
 
@@ -148,20 +131,20 @@ static void step_one(const struct field *f, int e)
 		 f->clock->train_end - 1, 1, &r);
 	store(f, e, &s);
 	f->ret[e] += r.reward;
-	ready[READY_END] = r.terminated ? TERMINATED : r.truncated ? TRUNCATED : RUNNING;
-	ready[READY_COUNT] = queue(f, e, r.reward, ready[READY_END] != RUNNING);
+	end = r.terminated ? TERMINATED : r.truncated ? TRUNCATED : RUNNING;
+	collect_queue(f, e, r.reward, end);
 	stat[STAT_REWARD] = r.reward;
 	stat[STAT_REWARD2] = r.reward * r.reward;
-	stat[STAT_EPISODES] = ready[READY_END] != RUNNING;
-	stat[STAT_RETURN] = ready[READY_END] != RUNNING ? f->ret[e] : 0;
-	stat[STAT_STEPS] = ready[READY_END] != RUNNING ? s.steps : 0;
+	stat[STAT_EPISODES] = end != RUNNING;
+	stat[STAT_RETURN] = end != RUNNING ? f->ret[e] : 0;
+	stat[STAT_STEPS] = end != RUNNING ? s.steps : 0;
 	stat[STAT_RUINS] = r.terminated;
 	stat[STAT_FILLS] = r.fill != 0;
 	stat[STAT_EXITS] = r.exit != ENV_EXIT_NONE;
 }
 
 /* The oldest queued step of e becomes the transition at `place` of the ring: R over the k rewards that follow it. */
-static void store_one(const struct field *f, int e, int64_t place, const char *next)
+static void store_one(const struct collect *f, int e, int64_t place, const char *next)
 {
 	const struct dqn_dims *d = f->d;
 	int k = f->count[e], n = d->n, oldest = (f->head[e] - k + n) % n, terminated;
@@ -181,18 +164,25 @@ static void store_one(const struct field *f, int e, int64_t place, const char *n
 	f->count[e]--;
 }
 
-static void finish_one(const struct field *f, int e)
+void collect_store(const struct collect *f, int e)
+{
+	const int32_t *ready = f->ready + (size_t)e * READY_COLUMNS;
+	char next[FH_STATE_DIM * sizeof(float)];
+
+	put_state(f, next, f->obs + (size_t)e * (size_t)f->d->SD);
+	for (int i = 0; i < ready[READY_COUNT]; i++)
+		store_one(f, e, f->clock->stored + ready[READY_FIRST] + i, next);
+}
+
+static void finish_one(const struct collect *f, int e)
 {
 	const struct dqn_dims *d = f->d;
 	const int32_t *ready = f->ready + (size_t)e * READY_COLUMNS;
 	float *obs = f->obs + (size_t)e * (size_t)d->SD;
-	char next[FH_STATE_DIM * sizeof(float)];
 	struct env_state s = load(f, e);
 
 	look(f, &s, obs); /* the state after the step, before any restart */
-	put_state(f, next, obs);
-	for (int i = 0; i < ready[READY_COUNT]; i++)
-		store_one(f, e, f->clock->stored + ready[READY_FIRST] + i, next);
+	collect_store(f, e);
 	if (ready[READY_END] == RUNNING)
 		return;
 	env_start(&s, f->config,
@@ -203,7 +193,7 @@ static void finish_one(const struct field *f, int e)
 	look(f, &s, obs);
 }
 
-static void tasks_of(const struct field *f, int task, void (*one)(const struct field *, int))
+static void tasks_of(const struct collect *f, int task, void (*one)(const struct collect *, int))
 {
 	int from = task * ENVS_PER_TASK, to = from + ENVS_PER_TASK < f->d->N ? from + ENVS_PER_TASK : f->d->N;
 
@@ -213,8 +203,7 @@ static void tasks_of(const struct field *f, int task, void (*one)(const struct f
 static void step_task(void *f, int task, int member) { tasks_of(f, task, step_one); }
 static void finish_task(void *f, int task, int member) { tasks_of(f, task, finish_one); }
 
-/* Places in the ring and the sums of the reporting window, in the order of the environments. */
-static void add_up(const struct field *f, double *acc)
+void collect_place(const struct collect *f)
 {
 	int64_t fresh = 0;
 
@@ -223,10 +212,16 @@ static void add_up(const struct field *f, double *acc)
 
 		ready[READY_FIRST] = (int32_t)fresh;
 		fresh += ready[READY_COUNT];
-		for (int i = 0; i < DQN_ENV_STATS; i++)
-			acc[ACC_REWARD + i] += f->stat[(size_t)e * DQN_ENV_STATS + i];
 	}
 	f->clock->fresh = fresh;
+}
+
+/* The sums of the reporting window, in the order of the environments. */
+static void add_up(const struct collect *f, double *acc)
+{
+	for (int e = 0; e < f->d->N; e++)
+		for (int i = 0; i < DQN_ENV_STATS; i++)
+			acc[ACC_REWARD + i] += f->stat[(size_t)e * DQN_ENV_STATS + i];
 	acc[ACC_ENV_STEPS] += f->d->N;
 	acc[ACC_EPS] = f->clock->eps;
 }
@@ -239,10 +234,11 @@ int host_dqn_env(struct exec *x, struct fh_status *st)
 
 	assert(d->SD == FH_STATE_DIM);
 	for (int p = 0; p < d->P; p++) {
-		struct field f;
+		struct collect f;
 
-		field_open(&f, x, p);
+		collect_open(&f, x, p);
 		team_run(team, tasks, step_task, &f);
+		collect_place(&f);
 		add_up(&f, host_tensor(x, T_ACCUM, p));
 		team_run(team, tasks, finish_task, &f);
 	}
