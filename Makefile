@@ -30,7 +30,9 @@ else
   PROTOC_C := protoc-c
   PROTOC := protoc
 endif
-BLAS_LIBS ?= -lopenblas
+# OpenBLAS where it can be linked, else the built-in products alone: make BLAS_LIBS= asks for that.
+BLAS_LIBS ?= $(shell echo 'int main(void){return 0;}' | $(CC) -x c - -o /dev/null $(DEP_LDFLAGS) -lopenblas 2>/dev/null && echo -lopenblas)
+BLAS_LIBS := $(BLAS_LIBS)
 GPU_LIBS := $(BLAS_LIBS) -lcrypto -lm -lpthread -ldl
 PROTO_LIBS := -lprotobuf-c -lfyaml -lm
 CLIENT_LIBS := -lnng $(PROTO_LIBS) -lzstd -lz -lpthread
@@ -39,7 +41,7 @@ DAEMON_LIBS := -luv -lnng $(PROTO_LIBS) -lsqlite3 -lsystemd
 CFLAGS ?= -g
 san_flags := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 ALL_CFLAGS := -std=gnu11 $(OPT) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wvla $(WERROR) -fno-omit-frame-pointer \
-  -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(san_flags)
+  -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(if $(BLAS_LIBS),,-DFH_NO_BLAS) $(san_flags)
 ALL_LDFLAGS := $(LDFLAGS) $(DEP_LDFLAGS) -pthread $(san_flags)
 
 # ---------------------------------------------------------------- objects
