@@ -7,53 +7,53 @@ namespace {
 
 enum { NORM_THREADS = 256, ADAM_THREADS = 256 };
 
-/* A fixed share of the parameters a block, summed in a fixed tree: the same bits for any P. */
-__global__ void k_norm_part(const float *grad, double *part, size_t part_trial, int64_t params)
+/* Sum of x[0..n) in a fixed order, the same in every block of NORM_THREADS that asks; all threads get it. */
+__device__ double block_sum(const double *x, int n, double *shared)
 {
-	__shared__ double sum[NORM_THREADS];
-	const float4 *g = (const float4 *)(grad + (size_t)blockIdx.z * params);
 	double s = 0.0;
-	for (int64_t i = (int64_t)blockIdx.x * NORM_THREADS + threadIdx.x; i < params / 4; i += (int64_t)gridDim.x * NORM_THREADS) {
-		float4 v = g[i];
-		s += (double)v.x * v.x + (double)v.y * v.y + (double)v.z * v.z + (double)v.w * v.w;
-	}
-	sum[threadIdx.x] = s;
+
+	for (int i = threadIdx.x; i < n; i += NORM_THREADS)
+		s += x[i];
+#pragma unroll
+	for (int o = 16; o; o >>= 1)
+		s += __shfl_xor_sync(0xffffffffu, s, o);
+	if ((threadIdx.x & 31) == 0)
+		shared[threadIdx.x / 32] = s;
 	__syncthreads();
-	for (int o = NORM_THREADS / 2; o; o >>= 1) {
-		if (threadIdx.x < o)
-			sum[threadIdx.x] += sum[threadIdx.x + o];
-		__syncthreads();
-	}
-	if (threadIdx.x == 0)
-		((double *)((char *)part + blockIdx.z * part_trial))[blockIdx.x] = sum[0];
+	s = 0.0;
+	for (int k = 0; k < NORM_THREADS / 32; k++)
+		s += shared[k];
+	__syncthreads();
+	return s;
 }
 
 /* Norm, scale, the decision to skip, and the loss of the batch. One block a trial. */
-__global__ void k_norm(const double *part, size_t part_trial, const float *ce, const float *w, int B, struct dqn_clock *clock)
+__global__ void __launch_bounds__(NORM_THREADS) k_norm(const double *part, size_t part_trial, int parts, const float *ce, const float *w,
+                                                      int B, struct dqn_clock *clock)
 {
-	__shared__ double sum[NORM_THREADS];
+	__shared__ double shared[NORM_THREADS / 32], loss[NORM_THREADS];
 	struct dqn_clock *c = &clock[blockIdx.z];
+
+	cuda_wait_before();
 	ce += (size_t)blockIdx.z * B, w += (size_t)blockIdx.z * B;
 	double s = 0.0;
 	for (int i = threadIdx.x; i < B; i += NORM_THREADS)
 		s += (double)w[i] * ce[i];
-	sum[threadIdx.x] = s;
+	loss[threadIdx.x] = s;
 	__syncthreads();
 	for (int o = NORM_THREADS / 2; o; o >>= 1) {
 		if (threadIdx.x < o)
-			sum[threadIdx.x] += sum[threadIdx.x + o];
+			loss[threadIdx.x] += loss[threadIdx.x + o];
 		__syncthreads();
 	}
-	if (threadIdx.x)
-		return;
-	const double *p = (const double *)((const char *)part + blockIdx.z * part_trial);
-	double total = 0.0;
-	for (int i = 0; i < CUDA_NORM_BLOCKS; i++)
-		total += p[i];
-	c->loss = sum[0] / B;
-	c->grad_norm = sqrt(total);
-	c->skip = !isfinite(c->grad_norm) || c->skipped_run >= DQN_SKIP_LIMIT;
-	c->grad_scale = c->grad_norm > c->max_grad_norm ? (float)(c->max_grad_norm / c->grad_norm) : 1.f;
+	const double norm = sqrt(block_sum((const double *)((const char *)part + blockIdx.z * part_trial), parts, shared));
+	if (threadIdx.x == 0) {
+		c->loss = loss[0] / B;
+		c->grad_norm = norm;
+		c->skip = !isfinite(norm) || c->skipped_run >= DQN_SKIP_LIMIT;
+		c->grad_scale = norm > c->max_grad_norm ? (float)(c->max_grad_norm / norm) : 1.f;
+	}
+	cuda_let_next();
 }
 
 __device__ __forceinline__ void store4(__nv_bfloat16 *p, float4 v)
@@ -114,13 +114,8 @@ int cuda_dqn_norm(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	k_norm_part<<<dim3(CUDA_NORM_BLOCKS, 1, d->P), NORM_THREADS, 0, c->stream>>>(
-		cuda_tensor<float>(c, T_GRAD), cuda_at<double>(c, &c->s.part), c->s.part.stride, d->params);
-	CUDA_LAUNCHED("partial norms");
-	k_norm<<<dim3(1, 1, d->P), NORM_THREADS, 0, c->stream>>>(cuda_at<double>(c, &c->s.part), c->s.part.stride,
-	                                                        cuda_tensor<float>(c, T_CE), cuda_tensor<float>(c, T_WEIGHT), d->B,
-	                                                        cuda_tensor<struct dqn_clock>(c, T_CLOCK));
-	CUDA_LAUNCHED("norm");
+	CUDA_TRY(cuda_launch(c, k_norm, dim3(1, 1, d->P), NORM_THREADS, 0, cuda_at<double>(c, &c->s.part), c->s.part.stride, c->s.parts,
+	                     cuda_tensor<float>(c, T_CE), cuda_tensor<float>(c, T_WEIGHT), d->B, cuda_tensor<struct dqn_clock>(c, T_CLOCK)));
 	return 0;
 }
 

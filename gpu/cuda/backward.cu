@@ -1,5 +1,6 @@
-/* The backward pass: three launches down the layers (each product's relu mask in its epilogue), then every weight
- * gradient in one launch and every bias gradient in another. Fills all of T_GRAD but the padding, which stays zero. */
+/* The backward pass: four launches down the layers, each product's relu mask in its epilogue, weight and bias gradients
+ * beside. Fills all of T_GRAD but the padding, which stays zero, and leaves the sum of squares of every tile for the
+ * norm. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/gemm.cuh"
 
@@ -42,7 +43,7 @@ struct gemm *add_input(struct cuda_exec *c, struct gemm_group *g, int layer, con
 	return q;
 }
 
-/* dW = dy^T x */
+/* dW = dy^T x, db = column sums of dy, and the sum of squares of both by tile. */
 void add_weight(struct cuda_exec *c, struct gemm_group *g, int layer, const struct cuda_array *dy, int lddy, int dy_col,
 		const struct cuda_array *x, int ldx, int x_col)
 {
@@ -60,50 +61,16 @@ void add_weight(struct cuda_exec *c, struct gemm_group *g, int layer, const stru
 	q->segments = 1;
 	q->seg[0] = {c->scratch + x->offset + x_col * low, d->B, 0};
 	q->c = cuda_tensor<float>(c, T_GRAD) + d->layer[layer].w;
-	q->c_trial = (size_t)d->params * 4;
+	q->c_trial = q->column_trial = (size_t)d->params * 4;
 	q->ldc = d->layer[layer].in;
 	q->c_f32 = 1;
 	q->m = d->layer[layer].out;
 	q->n = d->layer[layer].in;
-}
-
-struct bias_layer { const void *dy; size_t trial; float *db; int ld, n, first; };
-struct bias_args { int layers, rows; size_t grad_trial; struct bias_layer l[DQN_LAYER_MAX]; };
-
-/* db[n] = sum over rows of dy[row, n]: 32 columns a block, 8 row lanes, combined in order. */
-template <typename T> __global__ void k_bias(const __grid_constant__ struct bias_args x)
-{
-	__shared__ float part[8][33];
-	int p = 0;
-	while (p + 1 < x.layers && (int)blockIdx.x >= x.l[p + 1].first)
-		p++;
-	const struct bias_layer &l = x.l[p];
-	const int n = (blockIdx.x - l.first) * 32 + (threadIdx.x & 31), lane = threadIdx.x / 32;
-	const T *dy = (const T *)((const char *)l.dy + blockIdx.z * l.trial);
-	float sum = 0.f;
-	if (n < l.n)
-		for (int r = lane; r < x.rows; r += 8)
-			sum += (float)dy[(size_t)r * l.ld + n];
-	part[lane][threadIdx.x & 31] = sum;
-	__syncthreads();
-	if (lane == 0 && n < l.n) {
-		for (int k = 1; k < 8; k++)
-			sum += part[k][threadIdx.x & 31];
-		((float *)((char *)l.db + blockIdx.z * x.grad_trial))[n] = sum;
-	}
-}
-
-void add_bias(struct cuda_exec *c, struct bias_args *a, int layer, const struct cuda_array *dy, int ld, int col, int *blocks)
-{
-	struct bias_layer *l = &a->l[a->layers++];
-
-	l->dy = c->scratch + dy->offset + (size_t)col * c->s.low;
-	l->trial = dy->stride;
-	l->db = cuda_tensor<float>(c, T_GRAD) + c->dims.layer[layer].b;
-	l->ld = ld;
-	l->n = c->dims.layer[layer].out;
-	l->first = *blocks;
-	*blocks += (l->n + 31) / 32;
+	q->column = cuda_tensor<float>(c, T_GRAD) + d->layer[layer].b;
+	q->part = cuda_at<double>(c, &c->s.part);
+	for (int l = 0; l < layer; l++)
+		q->part += cuda_tiles(d->layer[l].out, c->s.grad_tile) * cuda_tiles(d->layer[l].in, c->s.grad_tile);
+	q->part_trial = c->s.part.stride;
 }
 
 } // namespace
@@ -114,40 +81,31 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
 	const int vh = cuda_pad16(d->VH), ah = cuda_pad16(d->AH);
-	struct gemm_group heads = {}, trunk2 = {}, trunk1 = {}, weights = {};
-	struct bias_args bias = {};
-	int blocks = 0, rc;
+	struct gemm_group heads = {}, trunk2 = {}, trunk1 = {}, input = {};
+	int rc;
 
-	bias.rows = d->B;
-	bias.grad_trial = (size_t)d->params * 4;
-	for (int h = 0; h <= d->D; h++) {
-		int col = h ? vh + (h - 1) * ah : 0, layer = DQN_V1 + 2 * h;
+	/* Each launch goes one layer down and takes along the weight gradients of the layer above, which wait for nothing
+	 * that it computes. */
+	for (int h = 0; h <= d->D; h++)
+		add_input(c, &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->dhead, &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
+	for (int h = 0; h <= d->D; h++)
+		add_weight(c, &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
 
-		add_input(c, &heads, layer + 1, &s->dout, s->ldo, s->seg[h], &s->dhead, &s->head, s->ldhead, col);
-		add_weight(c, &weights, layer + 1, &s->dout, s->ldo, s->seg[h], &s->head, s->ldhead, col);
-		add_weight(c, &weights, layer, &s->dhead, s->ldhead, col, &s->h2, s->ldh2, 0);
-		add_bias(c, &bias, layer + 1, &s->dout, s->ldo, s->seg[h], &blocks);
-		add_bias(c, &bias, layer, &s->dhead, s->ldhead, col, &blocks);
-	}
 	/* dh2 = sum over heads of dhead_h W_h: one product whose k runs through the heads */
 	struct gemm *q = add_input(c, &trunk2, DQN_V1, &s->dhead, s->ldhead, 0, &s->dh2, &s->h2, s->ldh2, 0);
 	for (int b = 0; b < d->D; b++)
 		q->seg[q->segments++] = {weight(c, DQN_V1 + 2 + 2 * b), d->layer[DQN_V1 + 2 + 2 * b].out, vh + b * ah};
-	add_input(c, &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->dh1, &s->h1, s->ldh1, 0);
-	add_weight(c, &weights, DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
-	add_weight(c, &weights, DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
-	add_bias(c, &bias, DQN_S2, &s->dh2, s->ldh2, 0, &blocks);
-	add_bias(c, &bias, DQN_S1, &s->dh1, s->ldh1, 0, &blocks);
+	for (int h = 0; h <= d->D; h++)
+		add_weight(c, &trunk2, DQN_V1 + 2 * h, &s->dhead, s->ldhead, h ? vh + (h - 1) * ah : 0, &s->h2, s->ldh2, 0);
 
-	if ((rc = gemm_launch(c, &heads, "launch of backward heads", st)) ||
-	    (rc = gemm_launch(c, &trunk2, "launch of backward trunk 2", st)) ||
-	    (rc = gemm_launch(c, &trunk1, "launch of backward trunk 1", st)) ||
-	    (rc = gemm_launch(c, &weights, "launch of weight gradients", st)))
+	add_input(c, &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->dh1, &s->h1, s->ldh1, 0);
+	add_weight(c, &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
+	add_weight(c, &input, DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
+
+	if ((rc = gemm_launch(c, &heads, s->grad_tile, "launch of backward heads 2", st)) ||
+	    (rc = gemm_launch(c, &trunk2, s->grad_tile, "launch of backward heads 1", st)) ||
+	    (rc = gemm_launch(c, &trunk1, s->grad_tile, "launch of backward trunk 2", st)) ||
+	    (rc = gemm_launch(c, &input, s->grad_tile, "launch of backward trunk 1", st)))
 		return rc;
-	if (d->precision == FH_PRECISION_BF16)
-		k_bias<__nv_bfloat16><<<dim3(blocks, 1, d->P), 256, 0, c->stream>>>(bias);
-	else
-		k_bias<float><<<dim3(blocks, 1, d->P), 256, 0, c->stream>>>(bias);
-	CUDA_LAUNCHED("bias gradients");
 	return 0;
 }

@@ -71,13 +71,13 @@ int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const 
 			out += d->layer[layer + 1].out;
 		}
 	}
-	int rc = gemm_launch(c, &l1, "launch of forward layer 1", st);
+	int rc = gemm_launch(c, &l1, 0, "launch of forward layer 1", st);
 	if (!rc)
-		rc = gemm_launch(c, &l2, "launch of forward layer 2", st);
+		rc = gemm_launch(c, &l2, 0, "launch of forward layer 2", st);
 	if (!rc)
-		rc = gemm_launch(c, &l3, "launch of forward heads 1", st);
+		rc = gemm_launch(c, &l3, 0, "launch of forward heads 1", st);
 	if (!rc)
-		rc = gemm_launch(c, &l4, "launch of forward heads 2", st);
+		rc = gemm_launch(c, &l4, 0, "launch of forward heads 2", st);
 	return rc;
 }
 

@@ -197,6 +197,46 @@ template <typename T, int BM, int BN> struct ring {
 	enum { BYTES = (A + B) * STAGES * sizeof(T) };
 };
 
+/* The column sums of a tile (a bias gradient), and the sum of squares of all that the tile wrote, in a fixed order. */
+template <int MI, int NI, int BM>
+__device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const float *sum, bool column, int index, int m0, int n0,
+                           int m, int n, float *shared)
+{
+	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z;
+	double square = 0.0, *total = (double *)shared;
+	float *rows = shared + 2 * THREADS / 32; /* [4][BM] behind the warps' totals */
+
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+#pragma unroll
+		for (int j = 0; j < NI; j++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				if (m + i * 16 + (e >> 1) * 8 < g.m && n + j * 8 + (e & 1) < g.n)
+					square += (double)acc[i][j][e] * acc[i][j][e];
+	__syncthreads(); /* the ring is free now */
+	if (column) {
+#pragma unroll
+		for (int e = 0; e < BM / 32; e++)
+			rows[warp * BM + e * 32 + lane] = sum[e];
+		__syncthreads();
+		if (threadIdx.x < BM && m0 + (int)threadIdx.x < g.m) {
+			const float b = (rows[threadIdx.x] + rows[BM + threadIdx.x]) + (rows[2 * BM + threadIdx.x] + rows[3 * BM + threadIdx.x]);
+
+			((float *)((char *)g.column + z * g.column_trial))[m0 + threadIdx.x] = b;
+			square += (double)b * b;
+		}
+	}
+#pragma unroll
+	for (int o = 16; o; o >>= 1)
+		square += __shfl_xor_sync(0xffffffffu, square, o);
+	if (lane == 0)
+		total[warp] = square;
+	__syncthreads();
+	if (threadIdx.x == 0)
+		((double *)((char *)g.part + z * g.part_trial))[index] = (total[0] + total[1]) + (total[2] + total[3]);
+}
+
 /* One tile of one product. A ring of STAGES steps of BK is in flight, so a sum of up to STAGES * BK elements is asked for
  * as a whole before the first product waits. With `early`, B (weights, which the launch before does not write) is asked
  * for before that launch is known to be complete. */
@@ -257,9 +297,19 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, T *shared)
 		}
 		copy_commit();
 	}
+	const bool column = AT && g.column && n0 == 0;
+	float sum[BM / 32] = {};
 	for (int step = 0; step < total; step++) {
 		copy_wait<STAGES - 1>();
 		__syncthreads();
+		if (column) { /* warp w adds rows 16w..16w+15 of each step */
+			const T *from = sa + step % STAGES * R::A + warp * (BK / 4) * LDA + (threadIdx.x & 31);
+#pragma unroll
+			for (int k = 0; k < BK / 4; k++)
+#pragma unroll
+				for (int e = 0; e < BM / 32; e++)
+					sum[e] += (float)from[k * LDA + e * 32];
+		}
 		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa + step % STAGES * R::A, sb + step % STAGES * R::B, wm, wn);
 		if (step + STAGES < total) {
 			__syncthreads();
@@ -286,6 +336,8 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, T *shared)
 					finish<T>(g, c, mask, m, n, acc[i][j][half * 2] + b0, acc[i][j][half * 2 + 1] + b1);
 			}
 	}
+	if (AT && g.part)
+		leave_sums<MI, NI, BM>(g, acc, sum, column, index, m0, n0, m0 + wm + row, n0 + wn + col, (float *)shared);
 }
 
 template <int MODE, typename T, int BM, int BN>
@@ -329,23 +381,24 @@ int count_tiles(struct gemm_group *g, int bm, int bn)
 
 } // namespace
 
-int gemm_launch(struct cuda_exec *c, struct gemm_group *g, const char *what, struct fh_status *st)
+int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st)
 {
 	const int P = c->dims.P;
 	cudaError_t e;
-	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. The order of the sums
-	 * is the same, so the choice changes no bit. */
 	int tiles = count_tiles(g, 64, 64);
-	const bool large = (long)tiles * P >= 264;
-	if (!large)
+
+	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */
+	if (!tile)
+		tile = (long)tiles * P >= 264 ? 64 : 32;
+	if (tile == 32)
 		tiles = count_tiles(g, 32, 32);
 	const dim3 grid(tiles, 1, P);
 
 	if (c->dims.precision == FH_PRECISION_BF16)
-		e = large ? launch_tiles<GEMM_BF16, __nv_bfloat16, 64, 64>(c, g, grid) : launch_tiles<GEMM_BF16, __nv_bfloat16, 32, 32>(c, g, grid);
+		e = tile == 64 ? launch_tiles<GEMM_BF16, __nv_bfloat16, 64, 64>(c, g, grid) : launch_tiles<GEMM_BF16, __nv_bfloat16, 32, 32>(c, g, grid);
 	else if (c->dims.precision == FH_PRECISION_TF32)
-		e = large ? launch_tiles<GEMM_TF32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_TF32, float, 32, 32>(c, g, grid);
+		e = tile == 64 ? launch_tiles<GEMM_TF32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_TF32, float, 32, 32>(c, g, grid);
 	else
-		e = large ? launch_tiles<GEMM_F32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_F32, float, 32, 32>(c, g, grid);
+		e = tile == 64 ? launch_tiles<GEMM_F32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_F32, float, 32, 32>(c, g, grid);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }

@@ -29,12 +29,16 @@ struct gemm {
 	struct gemm_segment seg[GEMM_SEGMENTS];
 	unsigned char a_t, b_t, relu, c_f32;
 	unsigned char early;           /* B is not written by the launch before: ask for it ahead */
+	float *column;                 /* with a_t: [m] gets sum_k A(m, k) (a bias gradient), NULL: none */
+	double *part;                  /* with c_f32: each tile leaves the sum of squares of what it wrote (column included) */
+	size_t column_trial, part_trial; /* bytes */
 	int first, tiles_n;            /* filled by gemm_launch */
 };
 
 struct gemm_group { int count; struct gemm g[GEMM_GROUP]; };
 
-/* `what` names the launch in errors. */
-int gemm_launch(struct cuda_exec *c, struct gemm_group *g, const char *what, struct fh_status *st);
+/* tile: 32 or 64, 0 chooses (the choice changes no bit of C, but it does change the partition behind `part`). `what` names
+ * the launch in errors. */
+int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st);
 
 #endif

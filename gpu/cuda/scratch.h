@@ -26,7 +26,8 @@ struct cuda_scratch {
 	struct cuda_array out;   /* F32 [3B, outs] V, Adv */
 	struct cuda_array dout;  /* low [B, ldo] */
 	struct cuda_array dhead, dh2, dh1; /* low [B, ld*] */
-	struct cuda_array part;  /* F64 [CUDA_NORM_BLOCKS] partial sums of squares */
+	int grad_tile, parts;    /* tile of the weight gradients; how many tiles they all have */
+	struct cuda_array part;  /* F64 [parts] sum of squares of each tile of the gradient */
 	struct cuda_array q, edge; /* F32 [B] mean Q of the taken actions, mass on the edge atoms */
 	struct cuda_array wraw;  /* F64 [B] importance weights before normalisation */
 	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf, -1 outside an update */
@@ -39,9 +40,9 @@ struct cuda_scratch {
 	struct cuda_array estat; /* F64 [ceil(N/CUDA_ENV_BLOCK), CUDA_ENV_STATS] sums of a block of environments */
 	size_t bytes;            /* of one trial; the arena holds P of these */
 };
-enum { CUDA_NORM_BLOCKS = 128 };
 enum { CUDA_ENV_STATS = 8, CUDA_ENV_BLOCK = 128 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 
+static inline int cuda_tiles(int n, int tile) { return (n + tile - 1) / tile; }
 static inline int cuda_pad16(int n) { return (n + 15) / 16 * 16; }
 
 static inline void cuda_array_at(struct cuda_array *a, size_t bytes, int P, size_t *at)
@@ -78,7 +79,12 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->dhead, B * s->ldhead * low, d->P, &at);
 	cuda_array_at(&s->dh2, B * s->ldh2 * low, d->P, &at);
 	cuda_array_at(&s->dh1, B * s->ldh1 * low, d->P, &at);
-	cuda_array_at(&s->part, CUDA_NORM_BLOCKS * 8, d->P, &at);
+	/* By the batch alone: the partition of the norm, and so its bits, must not depend on how many trials run. */
+	s->grad_tile = d->B <= 1024 ? 32 : 64;
+	s->parts = 0;
+	for (int l = 0; l < d->layers; l++)
+		s->parts += cuda_tiles(d->layer[l].out, s->grad_tile) * cuda_tiles(d->layer[l].in, s->grad_tile);
+	cuda_array_at(&s->part, (size_t)s->parts * 8, d->P, &at);
 	cuda_array_at(&s->q, B * 4, d->P, &at);
 	cuda_array_at(&s->edge, B * 4, d->P, &at);
 	cuda_array_at(&s->wraw, B * 8, d->P, &at);
