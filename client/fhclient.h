@@ -54,6 +54,8 @@ int fh_follow_next(struct fh_follow *f, int64_t timeout_ms, const Fh__V1__Sample
 /* Last state the daemon told (JOB_STATE_UNSPECIFIED at first), and whether the daemon is away at the moment. */
 Fh__V1__JobState fh_follow_state(const struct fh_follow *f);
 int fh_follow_away(const struct fh_follow *f);
+/* 1 when the job has ended and every sample of it was handed out. */
+int fh_follow_done(const struct fh_follow *f);
 uint64_t fh_follow_seq(const struct fh_follow *f); /* of the last sample handed out */
 
 #endif

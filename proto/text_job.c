@@ -102,7 +102,7 @@ static int is_section(const char *word)
 	return 0;
 }
 
-/* The nearest word that may stand at the top of a job file. */
+/* The nearest word that may stand at the top of a job file, or NULL. */
 static const char *nearest_top(const char *word, char buf[FH_NAME_MAX])
 {
 	int n, best = 3, d;
@@ -121,7 +121,7 @@ static const char *nearest_top(const char *word, char buf[FH_NAME_MAX])
 			found = buf;
 		}
 	}
-	return found ? found : fh_spec_nearest(word);
+	return found;
 }
 
 static int take_section(struct fh_job_file *j, const struct fh_node *n, const char *what, struct fh_status *st)
@@ -150,17 +150,21 @@ static int take_section(struct fh_job_file *j, const struct fh_node *n, const ch
 
 static int take_unknown(const struct fh_node *n, const char *what, struct fh_status *st)
 {
-	char word[FH_NAME_MAX], path[PATH_MAX_KEY];
+	char buf[FH_NAME_MAX], path[PATH_MAX_KEY];
+	const char *top = nearest_top(n->key, buf);
 
-	/* A misspelt section: its first key says better what was meant. */
-	if (n->kind == FH_NODE_MAP && n->child) {
-		snprintf(path, sizeof path, "%s.%s", n->key, n->child->key);
+	if (n->kind == FH_NODE_MAP && n->child && (!top || is_section(top))) {
+		/* A misspelt section: its first key says better what was meant. */
+		snprintf(path, sizeof path, "%s.%s", top ? top : n->key, n->child->key);
 		if (fh_spec_nearest(path)) {
-			fh_unknown_key(path, fh_spec_nearest(path), st);
+			const char *meant = fh_spec_nearest(path);
+
+			snprintf(path, sizeof path, "%s.%s", n->key, n->child->key);
+			fh_unknown_key(path, meant, st);
 			return at_line(st, what, n->child);
 		}
 	}
-	fh_unknown_key(n->key, nearest_top(n->key, word), st);
+	fh_unknown_key(n->key, top ? top : fh_spec_nearest(n->key), st);
 	return at_line(st, what, n);
 }
 

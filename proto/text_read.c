@@ -181,6 +181,22 @@ static int run_parser(struct builder *b, struct fy_parser *parser, struct fy_dia
 	return rc;
 }
 
+/* Whether there is nothing but comments, empty lines and document marks: all that may give no tree. */
+static int only_comments(const char *text, size_t len)
+{
+	for (size_t i = 0, n; i < len; i += n + 1) {
+		size_t skip;
+		const char *line = text + i, *end = memchr(line, '\n', len - i);
+
+		n = end ? (size_t)(end - line) : len - i;
+		for (skip = 0; skip < n && strchr(" \t\r", line[skip]);)
+			skip++;
+		if (skip < n && line[skip] != '#' && (n < 3 || (memcmp(line, "---", 3) && memcmp(line, "...", 3))))
+			return 0;
+	}
+	return 1;
+}
+
 int fh_tree_read(const char *text, size_t len, const char *what, struct fh_arena *a, struct fh_node **root,
 		 struct fh_status *st)
 {
@@ -207,7 +223,9 @@ int fh_tree_read(const char *text, size_t len, const char *what, struct fh_arena
 	if (parser)
 		fy_parser_destroy(parser);
 	fy_diag_destroy(cfg.diag);
-	if (rc == 0 && !b.root) { /* nothing but comments */
+	if (rc == 0 && !b.root && !only_comments(text, len))
+		rc = fh_fail(st, FH_INVALID, "%.*s: not readable as YAML or JSON", WHAT_MAX, what);
+	if (rc == 0 && !b.root) {
 		b.root = fh_arena_alloc(a, sizeof *b.root);
 		if (!b.root)
 			return fh_fail(st, FH_EXHAUSTED, "%.*s: too large", WHAT_MAX, what);

@@ -1,0 +1,19 @@
+/* Waiting inside the client library: on descriptors, never past a deadline, with an ear for the interrupt flag. */
+#ifndef FH_CLIENT_WAIT_H
+#define FH_CLIENT_WAIT_H
+
+#include <poll.h>
+#include <stdint.h>
+
+struct fh_client;
+
+#define WAIT_SLICE_MS 100 /* a signal may be handled by another thread: the flag is looked at this often */
+
+enum { WAIT_TIMEOUT = 0, WAIT_READY = 1, WAIT_INTERRUPTED = 2 };
+
+int64_t wait_now_ns(void); /* CLOCK_MONOTONIC */
+/* Until one of the descriptors is ready, the deadline or the interrupt. n may be 0: a pause. */
+int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *interrupt);
+const volatile int *wait_interrupt_of(const struct fh_client *c);
+
+#endif
