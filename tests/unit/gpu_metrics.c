@@ -1,5 +1,6 @@
 /* The validation report against the golden curves, evaluation episodes against the golden ones, reports that stay
  * finite, and the scripts. */
+#include "gpu/dqn/dqn.h"
 #include "gpu/evaluate.h"
 #include "gpu/synth.h"
 #include "tests/unit/bars.h"
@@ -382,6 +383,106 @@ static void splits_without_a_step_are_refused(void **state)
 	market_unref(m);
 }
 
+/* ---------------------------------------------------------------- a network decides */
+
+/* The default network with its initial values, which already tells states apart. */
+static struct policy *fresh_policy(int state_dim, uint64_t seed)
+{
+	static const int actions[DQN_BRANCHES] = {DQN_EXPOSURES, DQN_ORDERS, DQN_URGENCIES};
+	struct fh_status st = FH_STATUS_INIT;
+	struct policy *p = NULL;
+	struct fh_spec spec;
+	struct dqn_dims d;
+	float *flat;
+
+	spec_defaults(&spec);
+	spec_resolve(&spec, FH_DEVICE_HOST);
+	assert_int_equal(dqn_dims_make(&spec, state_dim, actions, DQN_BRANCHES, &d, &st), 0);
+	flat = calloc((size_t)d.params, sizeof(float));
+	assert_non_null(flat);
+	dqn_init_params(&d, seed, flat);
+	assert_int_equal(policy_new(&spec, state_dim, flat, &p, &st), 0);
+	free(flat);
+	return p;
+}
+
+static void an_episode_follows_its_policy(void **state)
+{
+	struct fh_split split = {500, 1500};
+	struct market *m = synthetic(SYNTH_MOMENTUM, 1600, 5);
+	struct policy *p = fresh_policy(FH_STATE_DIM, 4), *narrow;
+	struct env_config cfg = plain;
+	struct evaluation *e = NULL;
+	struct env_state s;
+	struct fh_status st;
+	const struct eval_row *row;
+	int64_t n, kinds = 0;
+
+	(void)state;
+	cfg.initial_cash = 10000;
+	assert_int_equal(evaluation_new(p, NULL, NULL, m, &cfg, split, 1, &e, &st), 0);
+	while (!evaluation_run(e, 1000000))
+		;
+	row = evaluation_trace(e, &n);
+	assert_int_equal(n, 999);
+	env_start(&s, &cfg, 500);
+	for (int64_t i = 0; i < n; i++) { /* the state it must have seen, the action that belongs to it, the same money */
+		struct env_bar next = {m->open[s.t + 1], m->high[s.t + 1], m->low[s.t + 1], m->close[s.t + 1]};
+		float see[FH_STATE_DIM];
+		int32_t action[FH_BRANCH_MAX] = {0};
+		struct env_result r;
+
+		memcpy(see, m->feature + (int64_t)s.t * FH_MARKET_FEATURES, sizeof(float) * FH_MARKET_FEATURES);
+		env_features(&s, &cfg, m->close[s.t], m->sigma[s.t], 1499 - s.t, see + FH_MARKET_FEATURES);
+		policy_act(p, see, 1, action, NULL);
+		assert_memory_equal(action, row[i].action, sizeof(action));
+		env_step(&s, &cfg, action, m->close[s.t], &next, m->sigma[s.t], 1499, 0, &r);
+		assert_true(row[i].cash == s.cash && row[i].equity == s.equity && row[i].reward == r.reward);
+		kinds += i && memcmp(row[i].action, row[i - 1].action, sizeof(action));
+	}
+	assert_true(kinds > 3); /* it did decide */
+	evaluation_free(e);
+	e = NULL;
+	narrow = fresh_policy(FH_STATE_DIM - 1, 4);
+	assert_int_equal(evaluation_new(narrow, NULL, NULL, m, &cfg, split, 1, &e, &st), FH_INVALID);
+	assert_null(e);
+	policy_free(narrow);
+	policy_free(p);
+	market_unref(m);
+}
+
+static void equal_pasts_of_two_files_give_equal_decisions(void **state)
+{
+	static const char *const name[2] = {"future_a", "future_b"};
+	struct policy *p = fresh_policy(FH_STATE_DIM, 9);
+	int32_t action[2][80 * DQN_BRANCHES];
+	float q[2][80 * 11];
+
+	(void)state;
+	for (int k = 0; k < 2; k++) {
+		static float see[80 * FH_STATE_DIM];
+		struct fh_status st = FH_STATUS_INIT;
+		struct market *m = NULL;
+		struct env_state s;
+		struct bars b;
+
+		bars_csv(&b, name[k]);
+		assert_int_equal(market_build(&b.view, 0.25, &m, &st), 0);
+		env_start(&s, &plain, 0);
+		for (int64_t t = 0; t < 80; t++) {
+			memcpy(see + t * FH_STATE_DIM, m->feature + t * FH_MARKET_FEATURES, sizeof(float) * FH_MARKET_FEATURES);
+			env_features(&s, &plain, m->close[t], m->sigma[t], ENV_STEPS_OWN, see + t * FH_STATE_DIM + FH_MARKET_FEATURES);
+		}
+		policy_act(p, see, 80, action[k], q[k]);
+		market_unref(m);
+		bars_free(&b);
+	}
+	assert_memory_equal(action[0], action[1], 60 * DQN_BRANCHES * sizeof(int32_t));
+	assert_memory_equal(q[0], q[1], 60 * 11 * sizeof(float));
+	assert_memory_not_equal(q[0], q[1], sizeof(q[0]));
+	policy_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -389,6 +490,7 @@ int main(void)
 		cmocka_unit_test(slices_change_no_bit), cmocka_unit_test(drawdown_counts_the_first_bar),
 		cmocka_unit_test(reports_are_always_finite), cmocka_unit_test(positions_are_split_at_crossings),
 		cmocka_unit_test(scripts_do_what_they_are_named_for), cmocka_unit_test(splits_without_a_step_are_refused),
+		cmocka_unit_test(an_episode_follows_its_policy), cmocka_unit_test(equal_pasts_of_two_files_give_equal_decisions),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
