@@ -247,18 +247,6 @@ const stage_fn *host_stages(const struct program *p)
 	return host_dqn_stages();
 }
 
-const stage_fn *host_dqn_stages(void)
-{
-	static const stage_fn table[DQN_STAGES] = {
-		[STAGE_POLICY] = host_dqn_policy, [STAGE_EXPLORE] = host_dqn_explore, [STAGE_ENV] = host_dqn_env,
-		[STAGE_INSERT] = host_dqn_insert, [STAGE_ADVANCE] = host_dqn_advance, [STAGE_SAMPLE] = host_dqn_sample,
-		[STAGE_GATHER] = host_dqn_gather, [STAGE_FORWARD] = host_dqn_forward, [STAGE_LOSS] = host_dqn_loss,
-		[STAGE_BACKWARD] = host_dqn_backward, [STAGE_NORM] = host_dqn_norm, [STAGE_ADAM] = host_dqn_adam,
-		[STAGE_PRIORITY] = host_dqn_priority, [STAGE_COUNT] = host_dqn_count,
-	};
-	return table;
-}
-
 const struct backend *backend_host(void)
 {
 	static const struct backend host = {

@@ -1,0 +1,18 @@
+/* With half a spread of 0.005 and a fee the default net trades about as well as the benchmark that pays the same: three
+ * seeds of three. */
+#include "tests/train/proof.h"
+
+int main(void)
+{
+	int ok = 1;
+
+	for (uint64_t seed = 1; seed <= 3; seed++) {
+		struct fh_spec s = proof_spec(seed);
+		s.learn.batch = 64;
+		s.env.half_spread = 0.005;
+		s.env.fee = 0.002;
+		proof_steps(&s, 1500);
+		ok &= proof_momentum("momentum costs", &s, seed, -INFINITY, 0.90, INFINITY);
+	}
+	return !ok;
+}

@@ -1,0 +1,192 @@
+/* Shared by the learning proofs: synthetic and real markets, one training run, the benchmark paying the same costs.
+ *
+ * Each program prints one line per seed and ends with 1 when a threshold is missed. The last evaluation counts, never the
+ * best one. FHD_DEVICE=cuda trains on a GPU. */
+#ifndef FH_TRAIN_PROOF_H
+#define FH_TRAIN_PROOF_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gpu/synth.h"
+#include "gpu/trainer.h"
+#include "proto/status.h"
+
+#define PROOF_UNUSED __attribute__((unused))
+#define PROOF_SLICE_NS 100000000
+
+struct proof {
+	struct eval_report online, target, test_online, test_target; /* at the end; only what the samples carry */
+	double seconds;
+	int64_t steps;
+};
+
+PROOF_UNUSED static void must(int rc, const struct fh_status *st)
+{
+	if (rc == 0)
+		return;
+	fprintf(stderr, "failed: %s%s%s\n", st->field, st->field[0] ? ": " : "", st->text);
+	exit(1);
+}
+
+PROOF_UNUSED static double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+PROOF_UNUSED static struct market *proof_market(enum synth_kind kind, int64_t bars, uint64_t seed, double tick)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct market *m = NULL;
+	struct synth s;
+	int64_t *ts = malloc((size_t)bars * 8);
+	double *v = malloc((size_t)bars * 5 * 8);
+
+	if (!ts || !v)
+		exit(1);
+	synth_init(&s, kind, bars, seed);
+	must(synth_bars(&s, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars, &st), &st);
+	struct market_bars view = {bars, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars};
+	must(market_build(&view, tick, &m, &st), &st);
+	free(ts);
+	free(v);
+	return m;
+}
+
+/* The specification's defaults; the caller changes fields, then trains. */
+PROOF_UNUSED static struct fh_spec proof_spec(uint64_t seed)
+{
+	struct fh_spec s;
+
+	spec_defaults(&s);
+	snprintf(s.data.dataset, sizeof(s.data.dataset), "proof");
+	s.run.seed = (int64_t)seed;
+	return s;
+}
+
+/* Trunk 64-64, heads 32, 21 atoms, B 64. */
+PROOF_UNUSED static void proof_small_net(struct fh_spec *s)
+{
+	s->net.trunk1 = s->net.trunk2 = 64;
+	s->net.value_hidden = s->net.advantage_hidden = 32;
+	s->net.atoms = 21;
+	s->learn.batch = 64;
+}
+
+PROOF_UNUSED static void proof_steps(struct fh_spec *s, int64_t steps)
+{
+	s->run.epochs = 1;
+	s->run.steps_per_epoch = steps;
+}
+
+PROOF_UNUSED static double proof_value(const struct trainer_sample *s, const char *name)
+{
+	for (int i = 0; i < s->values; i++)
+		if (strcmp(s->metric[i]->name, name) == 0)
+			return s->value[i];
+	fprintf(stderr, "failed: no metric %s\n", name);
+	exit(1);
+}
+
+PROOF_UNUSED static void proof_take(struct trainer *t, struct proof *out)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct trainer_sample s;
+	int verbose = getenv("FHD_PROOF_VERBOSE") != NULL, rc;
+
+	while ((rc = trainer_poll(t, &s, &st)) == 1) {
+		if (verbose) {
+			printf("  step %lld%s%s", (long long)s.step, s.validation ? s.split == FH_SPLIT_TEST ? " test" : " validation" : "",
+			       s.validation ? s.policy == FH_POLICY_ONLINE ? " online" : " target" : "");
+			for (int i = 0; i < s.values; i++)
+				printf(" %s=%.4g", s.metric[i]->name, s.value[i]);
+			printf("\n");
+		}
+		if (!s.validation)
+			continue;
+		struct eval_report *r = s.split == FH_SPLIT_TEST ? (s.policy == FH_POLICY_ONLINE ? &out->test_online : &out->test_target) :
+			(s.policy == FH_POLICY_ONLINE ? &out->online : &out->target);
+		r->sharpe = proof_value(&s, "sharpe");
+		r->ret = proof_value(&s, "return");
+		r->trades = proof_value(&s, "trades");
+		r->exposure = proof_value(&s, "exposure");
+		r->bars = (int64_t)proof_value(&s, "bars");
+	}
+	must(rc, &st);
+}
+
+/* Trains a job to its end. */
+PROOF_UNUSED static struct proof proof_train(const struct fh_spec *spec, struct market *m)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	const struct backend *b;
+	const char *device = getenv("FHD_DEVICE");
+	struct trainer *t = NULL;
+	struct trainer_state state = {0};
+	struct proof out;
+	struct fh_spec s = *spec;
+	double start = seconds_now();
+
+	memset(&out, 0, sizeof(out));
+	must(backend_open(device ? device : "host", &b, NULL, &st), &st);
+	spec_resolve(&s, b->kind);
+	must(trainer_new(b, &s, &t, &st), &st);
+	must(trainer_begin(t, &s, m, NULL, &st), &st);
+	while (!state.done) {
+		must(trainer_run(t, PROOF_SLICE_NS, &state, &st), &st);
+		proof_take(t, &out);
+	}
+	trainer_free(t);
+	out.steps = state.step;
+	out.seconds = seconds_now() - start;
+	return out;
+}
+
+/* A script over one split through the same environment; hold: barriers and horizon out of reach. */
+PROOF_UNUSED static struct eval_report proof_script(const struct fh_spec *spec, struct market *m, int split, eval_script script,
+						    int hold)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_split splits[FH_SPLITS];
+	struct env_config config;
+	struct evaluation *e = NULL;
+	struct eval_report r;
+
+	must(spec_splits(spec, m->bars, splits, &st), &st);
+	eval_env_config(spec, 1, &config);
+	if (hold)
+		eval_hold_config(&config);
+	must(evaluation_new(NULL, script, NULL, m, &config, splits[split], 0, &e, &st), &st);
+	while (!evaluation_run(e, PROOF_SLICE_NS))
+		;
+	evaluation_report(e, &r);
+	evaluation_free(e);
+	return r;
+}
+
+/* One line of a momentum proof; 1 when the thresholds hold. */
+PROOF_UNUSED static int proof_momentum(const char *what, const struct fh_spec *spec, uint64_t seed, double online_min,
+				       double target_min, double seconds_max)
+{
+	struct market *m = proof_market(SYNTH_MOMENTUM, 20000, seed, spec->env.tick);
+	struct eval_report best = proof_script(spec, m, FH_SPLIT_VALIDATION, eval_last_sign, 0);
+	struct proof p = proof_train(spec, m);
+	double online = p.online.sharpe / best.sharpe, target = p.target.sharpe / best.sharpe;
+	int ok = best.sharpe > 0 && online >= online_min && target >= target_min && p.seconds <= seconds_max;
+
+	printf("%s seed %llu: online %.3f target %.3f of the benchmark's Sharpe %.1f (needed %.2f %.2f), test target %.1f, %lld steps in %.1f s: %s\n",
+	       what, (unsigned long long)seed, online, target, best.sharpe, online_min, target_min, p.test_target.sharpe,
+	       (long long)p.steps, p.seconds, ok ? "ok" : "MISSED");
+	fflush(stdout);
+	market_unref(m);
+	return ok;
+}
+
+#endif
