@@ -99,6 +99,8 @@ int trace_add_first(struct trace *t, const Fh__V1__EvaluateReply *e, struct fh_s
 {
 	Fh__V1__TraceRow r = FH__V1__TRACE_ROW__INIT;
 
+	t->multiplier = e->multiplier;
+	t->max_position = e->max_position;
 	r.ts = e->first_ts;
 	r.equity = e->initial_cash;
 	r.close = 0.0 / 0.0; /* not known before the first row */
@@ -120,8 +122,10 @@ void trace_release(struct trace *t)
 
 /* ---- from a file */
 
-enum { T_TIME, T_FILL, T_PRICE, T_EXIT_FILL, T_EXIT_PRICE, T_POSITION, T_EQUITY, T_CLOSE, T_COLUMNS };
-static const char *const column[T_COLUMNS] = {"time", "fill", "price", "exit_fill", "exit_price", "position", "equity", "close"};
+enum { T_TIME, T_FILL, T_PRICE, T_EXIT_FILL, T_EXIT_PRICE, T_POSITION, T_EQUITY, T_CLOSE, T_MULTIPLIER, T_MAX_POSITION,
+       T_COLUMNS };
+static const char *const column[T_COLUMNS] = {"time", "fill", "price", "exit_fill", "exit_price", "position", "equity", "close",
+					      "multiplier", "max_position"};
 
 static int find_columns(const struct csv_reader *r, int at[T_COLUMNS], struct fh_status *st)
 {
@@ -140,7 +144,8 @@ static int read_row(const struct csv_reader *r, const int at[T_COLUMNS], struct 
 {
 	Fh__V1__TraceRow row = FH__V1__TRACE_ROW__INIT;
 	double *const value[T_COLUMNS] = {NULL, &row.fill, &row.fill_price, &row.exit_fill, &row.exit_price, &row.position,
-					  &row.equity, &row.close};
+					  &row.equity, &row.close,
+					  &t->multiplier, &t->max_position};
 	struct timestamp ts;
 
 	for (int k = 0; k < T_COLUMNS; k++)

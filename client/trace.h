@@ -14,6 +14,7 @@ struct trace {
 	int64_t *ts;
 	double *fill, *fill_price, *exit_fill, *exit_price, *position, *equity, *close;
 	int64_t cap;
+	double multiplier, max_position; /* 0: not known */
 };
 
 /* The header and the first row. Reals have 17 significant digits. */
