@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gpu/dqn/dqn.h"
+#include "gpu/cuda/scratch.h"
 #include "gpu/host/work.h"
 #include "proto/status.h"
 
@@ -71,5 +72,10 @@ int dqn_dims_make(const struct fh_spec *spec, int state_dim, const int *actions,
 
 size_t dqn_scratch_bytes(const struct dqn_dims *d, enum fh_device device)
 {
-	return device == FH_DEVICE_CUDA ? 0 : host_work_bytes(d);
+	struct cuda_scratch s;
+
+	if (device != FH_DEVICE_CUDA)
+		return host_work_bytes(d);
+	cuda_scratch_make(d, &s);
+	return s.bytes;
 }
