@@ -185,6 +185,8 @@ static int run_get(struct ctx *c)
 	const char *id = c->argv[0];
 
 	d.path = opt_text(c, "out");
+	if (!d.path && c->argc > 1)
+		d.path = c->argv[1];
 	if (!d.path) {
 		snprintf(made, sizeof made, "%.64s.safetensors", id);
 		d.path = made;
@@ -246,10 +248,10 @@ static const struct opt get_opts[] = {
 const struct command cmds_checkpoint[] = {
 	{"checkpoint list", GROUP_RESULTS, "[JOB]", "checkpoints of a job, or all", NULL, NULL, 0, 1, OUT_ALL, run_list},
 	{"checkpoint save", GROUP_RESULTS, "JOB", "have a running job write one now", NULL, NULL, 1, 1, OUT_ALL, run_save},
-	{"checkpoint get", GROUP_RESULTS, "ID", "download one as a safetensors file",
+	{"checkpoint get", GROUP_RESULTS, "ID [FILE]", "download one as a safetensors file",
 	 "The file holds parameters, target, moments, replay and counters; its SHA-256 is checked before it gets its name.\n\n"
-	 "  fhctl checkpoint get 17 --out best.safetensors\n",
-	 get_opts, 1, 1, OUT_TABLE, run_get},
+	 "  fhctl checkpoint get 3-600 best.safetensors\n",
+	 get_opts, 1, 2, OUT_TABLE, run_get},
 	{"checkpoint drop", GROUP_RESULTS, "ID...", "remove checkpoints that no job needs", NULL, NULL, 1, 64, OUT_TABLE, run_drop},
 	{.name = NULL}
 };

@@ -24,7 +24,7 @@ static int kinds_of(const struct ctx *c, unsigned *out, struct fh_status *st)
 	};
 	const char *kind = opt_text(c, "kind");
 
-	*out = CHART_EQUITY;
+	*out = CHART_EQUITY | CHART_TRADES | CHART_LOSS;
 	for (size_t i = 0; kind && i < sizeof known / sizeof *known; i++)
 		if (!strcmp(kind, known[i].word)) {
 			*out = known[i].kinds;
@@ -142,19 +142,31 @@ static int collect(struct ctx *c, struct picture *p, struct fh_status *st)
 	return rc;
 }
 
+/* --out, or the operand after the job (the only one when there is no job), or KIND.svg. Takes that operand away. */
+static const char *output_path(struct ctx *c, char made[64])
+{
+	const char *out = opt_text(c, "out"), *kind = opt_text(c, "kind");
+	int jobs = !opt_text(c, "trace") && !opt_text(c, "checkpoint");
+
+	if (!out && c->argc == jobs + 1)
+		out = c->argv[--c->argc];
+	snprintf(made, 64, "%.40s.svg", kind ? kind : "equity");
+	return out ? out : made;
+}
+
 static int run_plot(struct ctx *c)
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct picture p;
 	struct svg s;
-	const char *out = opt_text(c, "out"), *kind = opt_text(c, "kind");
 	char made[64];
+	const char *out = output_path(c, made);
 
 	memset(&p, 0, sizeof p);
 	int rc = collect(c, &p, &st);
+	if (!rc && c->argc > 1)
+		rc = fh_fail(&st, FH_INVALID, "'%.60s' is one operand too many", c->argv[1]);
 	if (!rc) {
-		snprintf(made, sizeof made, "%.40s.svg", kind ? kind : "equity");
-		out = out ? out : made;
 		chart_draw(&s, p.kinds, p.title, p.subtitle, &p.trace, &p.training);
 		rc = svg_save(&s, out, &st);
 		svg_release(&s);
@@ -169,8 +181,8 @@ static int run_plot(struct ctx *c)
 }
 
 static const struct opt plot_opts[] = {
-	{"kind", 'k', "KIND", "equity (default, with drawdown), trades, loss, or all"},
-	{"out", 0, "FILE", "where to write it (default: KIND.svg; - for standard output)"},
+	{"kind", 'k', "KIND", "equity (with drawdown), trades, loss, or all (default)"},
+	{"out", 0, "FILE", "where to write it (default: equity.svg or KIND.svg; - for standard output)"},
 	{"trace", 't', "FILE", "draw a trace of `fhctl evaluate --trace` instead of asking the daemon"},
 	{"checkpoint", 0, "ID", "this checkpoint instead of a job's last"},
 	{"split", 's', "NAME", "validation (default), test, train or all"},
@@ -180,9 +192,9 @@ static const struct opt plot_opts[] = {
 };
 
 const struct command cmds_plot[] = {
-	{"plot", GROUP_RESULTS, "[JOB]", "draw equity, trades, loss and Q as SVG",
-	 "  fhctl plot first --kind all --out first.svg\n"
-	 "  fhctl plot --trace test.csv --kind trades\n",
-	 plot_opts, 0, 1, OUT_TABLE, run_plot},
+	{"plot", GROUP_RESULTS, "[JOB] [FILE]", "draw equity, trades, loss and Q as SVG",
+	 "  fhctl plot first first.svg\n"
+	 "  fhctl plot --trace test.csv --kind trades --out trades.svg\n",
+	 plot_opts, 0, 2, OUT_TABLE, run_plot},
 	{.name = NULL}
 };
