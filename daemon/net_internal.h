@@ -1,0 +1,56 @@
+/* What net.c (contexts) and net_listen.c (listeners) share. */
+#ifndef FHD_NET_INTERNAL_H
+#define FHD_NET_INTERNAL_H
+
+#include <pthread.h>
+#include <uv.h>
+#include "daemon/limits.h"
+#include "daemon/net.h"
+
+#define NET_PATH_MAX 108 /* sun_path */
+
+enum context_state { CONTEXT_IDLE, CONTEXT_RECEIVING, CONTEXT_WORKING, CONTEXT_SENDING };
+
+struct net_context {
+	struct net *net;
+	nng_ctx ctx;
+	nng_aio *aio;
+	int open;
+	enum context_state state;        /* loop */
+	struct net_context *inbox_next;  /* under inbox_lock */
+};
+
+/* One URL: its lock, its listener, its self-probe. */
+struct net_listener {
+	char url[512];
+	char path[NET_PATH_MAX], lock_path[NET_PATH_MAX + 8]; /* "" unless ipc */
+	int lock_fd;
+	nng_socket socket;
+	nng_listener listener;
+	int listening, peer_proto;
+	struct net_probe *probe;         /* in flight */
+};
+
+struct net {
+	struct daemon *daemon;
+	nng_socket rep;
+	int rep_open, closing;
+	struct net_context context[LIMIT_CONTEXTS];
+	pthread_mutex_t inbox_lock;
+	struct net_context *inbox;
+	uv_async_t async;
+	uv_timer_t retry, probe;
+	uv_timer_cb on_retry;
+	int open_handles;
+	unsigned connections;            /* atomic */
+	uint64_t relistens;
+	struct net_listener listener[LIMIT_LISTENERS + 1]; /* and the publisher's */
+	int listeners;
+};
+
+/* Checks every configured URL and takes the lock of every ipc path: before anything is touched. */
+int net_lock_all(struct net *n, struct fh_status *st);
+void net_unlock_all(struct net *n);
+void net_probe_stop(struct net *n);
+
+#endif
