@@ -1,9 +1,9 @@
-/* The safetensors format, reading half: a mapped file, its header parsed by a small parser of exactly this grammar.
+/* The safetensors format, reading half: a mapped file, its header understood and checked.
  *
  * Owns the mapping and the tables of tensors and metadata. Any thread, one at a time per object. Invariant: once
  * st_open() has returned 0, the tensors tile the data section without gap or overlap, every pointer lies inside the
  * file and is aligned to its element, and every name is unique, valid UTF-8 and free of NUL. The writing half is
- * safetensors_write.c. */
+ * safetensors_write.c, the tokens of the header are read by safetensors_json.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "gpu/safetensors.h"
+#include "gpu/safetensors_json.h"
 #include "proto/status.h"
 
 struct st_pair { char *key, *value; };
@@ -51,179 +52,6 @@ const char *st_dtype_name(enum st_dtype d)
 	return "?";
 }
 
-/* ---------------------------------------------------------------- the header's JSON */
-
-struct json { const unsigned char *at, *end, *start; struct fh_status *st; };
-
-static int json_bad(struct json *j, const char *what)
-{
-	return fh_fail(j->st, FH_CORRUPT, "safetensors header: %s at byte %zu", what, (size_t)(j->at - j->start));
-}
-
-static void json_space(struct json *j)
-{
-	while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t'))
-		j->at++;
-}
-
-/* 1 and past it when the next token is `c`. */
-static int json_take(struct json *j, char c)
-{
-	json_space(j);
-	if (j->at < j->end && *j->at == (unsigned char)c) {
-		j->at++;
-		return 1;
-	}
-	return 0;
-}
-
-static int json_expect(struct json *j, char c)
-{
-	char what[16] = "'?' expected";
-
-	if (json_take(j, c))
-		return 0;
-	what[1] = c;
-	return json_bad(j, what);
-}
-
-static int hex4(const unsigned char *p)
-{
-	int v = 0;
-
-	for (int i = 0; i < 4; i++) {
-		int c = p[i];
-		int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 :
-			c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-		if (d < 0)
-			return -1;
-		v = v * 16 + d;
-	}
-	return v;
-}
-
-static size_t utf8_put(char *out, unsigned v)
-{
-	if (v < 0x80) {
-		out[0] = (char)v;
-		return 1;
-	}
-	if (v < 0x800) {
-		out[0] = (char)(0xC0 | v >> 6);
-		out[1] = (char)(0x80 | (v & 63));
-		return 2;
-	}
-	if (v < 0x10000) {
-		out[0] = (char)(0xE0 | v >> 12);
-		out[1] = (char)(0x80 | (v >> 6 & 63));
-		out[2] = (char)(0x80 | (v & 63));
-		return 3;
-	}
-	out[0] = (char)(0xF0 | v >> 18);
-	out[1] = (char)(0x80 | (v >> 12 & 63));
-	out[2] = (char)(0x80 | (v >> 6 & 63));
-	out[3] = (char)(0x80 | (v & 63));
-	return 4;
-}
-
-/* \uXXXX, with its low half when it is a surrogate pair. at stands behind the 'u'. 0 is refused: C strings. */
-static int json_unicode(struct json *j, unsigned *out)
-{
-	int hi = j->end - j->at >= 4 ? hex4(j->at) : -1, lo;
-
-	if (hi <= 0 || (hi >= 0xDC00 && hi < 0xE000))
-		return json_bad(j, "bad \\u escape");
-	j->at += 4;
-	*out = (unsigned)hi;
-	if (hi < 0xD800 || hi >= 0xDC00)
-		return 0;
-	lo = j->end - j->at >= 6 && j->at[0] == '\\' && j->at[1] == 'u' ? hex4(j->at + 2) : -1;
-	if (lo < 0xDC00 || lo >= 0xE000)
-		return json_bad(j, "lone surrogate");
-	j->at += 6;
-	*out = 0x10000u + ((unsigned)(hi - 0xD800) << 10) + (unsigned)(lo - 0xDC00);
-	return 0;
-}
-
-/* A string into fresh memory; it never gets longer than its source. */
-static int json_string(struct json *j, char **out)
-{
-	static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-	const unsigned char *close;
-	char *s, *w;
-	int rc = json_expect(j, '"');
-
-	if (rc)
-		return rc;
-	for (close = j->at; close < j->end && *close != '"'; close++)
-		close += *close == '\\';
-	if (close >= j->end)
-		return json_bad(j, "string without an end");
-	w = s = malloc((size_t)(close - j->at) + 1);
-	if (!s)
-		return fh_fail(j->st, FH_EXHAUSTED, "safetensors header: out of memory");
-	while (!rc && *j->at != '"') {
-		unsigned c = *j->at++;
-		const char *e;
-
-		if (c < 0x20) {
-			rc = json_bad(j, "control character in a string");
-		} else if (c != '\\') {
-			*w++ = (char)c;
-		} else if (*j->at == 'u') {
-			j->at++;
-			rc = json_unicode(j, &c);
-			if (!rc)
-				w += utf8_put(w, c);
-		} else {
-			e = *j->at ? strchr(from, *j->at) : NULL;
-			if (e)
-				*w++ = to[e - from];
-			else
-				rc = json_bad(j, "bad escape");
-			j->at++;
-		}
-	}
-	if (rc) {
-		free(s);
-		return rc;
-	}
-	j->at++;
-	*w = 0;
-	*out = s;
-	return 0;
-}
-
-static int json_count(struct json *j, int64_t *out)
-{
-	int64_t v = 0;
-
-	json_space(j);
-	if (j->at >= j->end || *j->at < '0' || *j->at > '9')
-		return json_bad(j, "whole number expected");
-	while (j->at < j->end && *j->at >= '0' && *j->at <= '9')
-		if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *j->at++ - '0', &v))
-			return json_bad(j, "number too large");
-	*out = v;
-	return 0;
-}
-
-/* "[1, 2, 3]" of at most `max` whole numbers. */
-static int json_counts(struct json *j, int64_t *out, int max, int *n, const char *too_many)
-{
-	int rc = json_expect(j, '[');
-
-	*n = 0;
-	if (rc || json_take(j, ']'))
-		return rc;
-	do {
-		if (*n == max)
-			return json_bad(j, too_many);
-		rc = json_count(j, &out[(*n)++]);
-	} while (!rc && json_take(j, ','));
-	return rc ? rc : json_expect(j, ']');
-}
-
 /* ---------------------------------------------------------------- what the header says */
 
 static int grow(void **array, int used, int *cap, int max, size_t size, const char *what, struct fh_status *st)
@@ -243,35 +71,35 @@ static int grow(void **array, int used, int *cap, int max, size_t size, const ch
 	return 0;
 }
 
-static int parse_meta(struct st_file *f, struct json *j)
+static int parse_meta(struct st_file *f, struct st_json *j)
 {
-	int rc = json_expect(j, '{');
+	int rc = st_json_expect(j, '{');
 
-	if (rc || json_take(j, '}'))
+	if (rc || st_json_take(j, '}'))
 		return rc;
 	do {
 		struct st_pair pair = {NULL, NULL};
 
 		rc = grow((void **)&f->meta, f->metas, &f->meta_cap, ST_META_MAX, sizeof(*f->meta), "metadata entries", j->st);
 		if (!rc)
-			rc = json_string(j, &pair.key);
+			rc = st_json_string(j, &pair.key);
 		if (!rc)
-			rc = json_expect(j, ':');
+			rc = st_json_expect(j, ':');
 		if (!rc)
-			rc = json_string(j, &pair.value);
+			rc = st_json_string(j, &pair.value);
 		if (rc) {
 			free(pair.key);
 			return rc;
 		}
 		f->meta[f->metas++] = pair;
-	} while (json_take(j, ','));
-	return json_expect(j, '}');
+	} while (st_json_take(j, ','));
+	return st_json_expect(j, '}');
 }
 
-static int parse_dtype(struct json *j, struct st_tensor *t)
+static int parse_dtype(struct st_json *j, struct st_tensor *t)
 {
 	char *word = NULL;
-	int rc = json_string(j, &word);
+	int rc = st_json_string(j, &word);
 
 	if (rc)
 		return rc;
@@ -285,39 +113,39 @@ static int parse_dtype(struct json *j, struct st_tensor *t)
 }
 
 /* {"dtype": …, "shape": […], "data_offsets": [begin, end]}, each exactly once. */
-static int parse_tensor(struct json *j, struct st_tensor *t, int64_t offset[2])
+static int parse_tensor(struct st_json *j, struct st_tensor *t, int64_t offset[2])
 {
 	enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4, ALL = 7 };
-	int seen = 0, n, rc = json_expect(j, '{');
+	int seen = 0, n, rc = st_json_expect(j, '{');
 
 	while (!rc) {
 		char *key = NULL;
 		int bit;
 
-		rc = json_string(j, &key);
+		rc = st_json_string(j, &key);
 		if (rc)
 			return rc;
 		bit = !strcmp(key, "dtype") ? DTYPE : !strcmp(key, "shape") ? SHAPE : !strcmp(key, "data_offsets") ? OFFSETS : 0;
 		free(key);
 		if (!bit || seen & bit)
-			return json_bad(j, "unknown or repeated key of a tensor");
+			return st_json_bad(j, "unknown or repeated key of a tensor");
 		seen |= bit;
-		rc = json_expect(j, ':');
+		rc = st_json_expect(j, ':');
 		if (!rc && bit == DTYPE)
 			rc = parse_dtype(j, t);
 		else if (!rc && bit == SHAPE)
-			rc = json_counts(j, t->dim, ST_RANK_MAX, &t->rank, "too many dimensions");
+			rc = st_json_counts(j, t->dim, ST_RANK_MAX, &t->rank, "too many dimensions");
 		else if (!rc)
-			rc = json_counts(j, offset, 2, &n, "more than two offsets");
+			rc = st_json_counts(j, offset, 2, &n, "more than two offsets");
 		if (!rc && bit == OFFSETS && n != 2)
-			rc = json_bad(j, "two offsets expected");
-		if (!rc && !json_take(j, ','))
+			rc = st_json_bad(j, "two offsets expected");
+		if (!rc && !st_json_take(j, ','))
 			break;
 	}
 	if (!rc)
-		rc = json_expect(j, '}');
+		rc = st_json_expect(j, '}');
 	if (!rc && seen != ALL)
-		rc = json_bad(j, "tensor without dtype, shape or data_offsets");
+		rc = st_json_bad(j, "tensor without dtype, shape or data_offsets");
 	return rc;
 }
 
@@ -332,7 +160,7 @@ static int tensor_bytes(const struct st_tensor *t, size_t *out)
 	return 0;
 }
 
-static int add_tensor(struct st_file *f, struct json *j, const char *name, size_t data_bytes)
+static int add_tensor(struct st_file *f, struct st_json *j, const char *name, size_t data_bytes)
 {
 	struct st_tensor t = {.rank = 0};
 	int64_t offset[2] = {0, 0};
@@ -361,29 +189,29 @@ static int add_tensor(struct st_file *f, struct json *j, const char *name, size_
 	return 0;
 }
 
-static int parse_header(struct st_file *f, struct json *j, size_t data_bytes)
+static int parse_header(struct st_file *f, struct st_json *j, size_t data_bytes)
 {
-	int rc = json_expect(j, '{'), meta_seen = 0;
+	int rc = st_json_expect(j, '{'), meta_seen = 0;
 
-	if (!rc && !json_take(j, '}')) {
+	if (!rc && !st_json_take(j, '}')) {
 		do {
 			char *name = NULL;
 
-			rc = json_string(j, &name);
+			rc = st_json_string(j, &name);
 			if (!rc)
-				rc = json_expect(j, ':');
+				rc = st_json_expect(j, ':');
 			if (!rc && !strcmp(name, "__metadata__"))
-				rc = meta_seen++ ? json_bad(j, "second __metadata__") : parse_meta(f, j);
+				rc = meta_seen++ ? st_json_bad(j, "second __metadata__") : parse_meta(f, j);
 			else if (!rc)
 				rc = add_tensor(f, j, name, data_bytes);
 			free(name);
-		} while (!rc && json_take(j, ','));
+		} while (!rc && st_json_take(j, ','));
 		if (!rc)
-			rc = json_expect(j, '}');
+			rc = st_json_expect(j, '}');
 	}
-	json_space(j);
+	st_json_space(j);
 	if (!rc && j->at != j->end)
-		rc = json_bad(j, "text behind the header");
+		rc = st_json_bad(j, "text behind the header");
 	return rc;
 }
 
@@ -446,30 +274,12 @@ static int index_tables(struct st_file *f, size_t data_bytes, struct fh_status *
 	return 0;
 }
 
-static int utf8_valid(const unsigned char *s, const unsigned char *end)
-{
-	while (s < end) {
-		int n = *s < 0x80 ? 0 : *s >= 0xC2 && *s < 0xE0 ? 1 : *s >= 0xE0 && *s < 0xF0 ? 2 : *s >= 0xF0 && *s < 0xF5 ? 3 : -1;
-		unsigned lead = *s++;
-
-		if (n < 0 || end - s < n)
-			return 0;
-		if ((lead == 0xE0 && *s < 0xA0) || (lead == 0xED && *s >= 0xA0) || (lead == 0xF0 && *s < 0x90) ||
-		    (lead == 0xF4 && *s >= 0x90))
-			return 0; /* overlong, surrogate, beyond U+10FFFF */
-		for (; n; n--)
-			if ((*s++ & 0xC0) != 0x80)
-				return 0;
-	}
-	return 1;
-}
-
 /* ---------------------------------------------------------------- opening */
 
 static int parse(struct st_file *f, struct fh_status *st)
 {
 	uint64_t header = 0;
-	struct json j;
+	struct st_json j;
 	int rc;
 
 	if (f->bytes < 8)
@@ -479,8 +289,8 @@ static int parse(struct st_file *f, struct fh_status *st)
 	if (header > ST_HEADER_MAX || header > f->bytes - 8)
 		return fh_fail(st, FH_CORRUPT, "a header of %llu bytes in a file of %zu (at most %u are read)",
 			       (unsigned long long)header, f->bytes, ST_HEADER_MAX);
-	j = (struct json){f->base + 8, f->base + 8 + header, f->base + 8, st};
-	if (!utf8_valid(j.at, j.end))
+	j = (struct st_json){f->base + 8, f->base + 8 + header, f->base + 8, st};
+	if (!st_json_utf8_valid(j.at, j.end))
 		return fh_fail(st, FH_CORRUPT, "safetensors header: not valid UTF-8");
 	rc = parse_header(f, &j, f->bytes - 8 - header);
 	return rc ? rc : index_tables(f, f->bytes - 8 - header, st);
