@@ -1,4 +1,4 @@
-/* The portfolio environment of design section 8, one definition for host and device.
+/* The portfolio environment of gpu/MATH.md, section 8, one definition for host and device.
  *
  * Pure functions on one environment; F64 for money, position and barriers. No contraction may change a fill, exit or
  * flag: host code is compiled with -ffp-contract=off, device code with --fmad=false for the file that includes this.

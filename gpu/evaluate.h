@@ -1,4 +1,4 @@
-/* The greedy policy over a split (design section 8, "Validation"), the report and the trace; and single decisions.
+/* The greedy policy over a split (gpu/MATH.md, section 8, "Validation"), the report and the trace; and single decisions.
  *
  * A struct policy is a copy of one network and runs on the host in the precision of the run that made it (bf16 and tf32
  * are emulated by rounding the GEMM inputs). It is independent of any trainer: any one thread may use it. */
@@ -16,7 +16,7 @@ struct policy;
 /* From a checkpoint file: its spec (into *spec when not NULL), market hash (hash[65] when not NULL) and parameters. */
 int policy_load(const char *path, enum fh_policy which, struct policy **out, struct fh_spec *spec, char *hash,
 		struct fh_status *st);
-/* From flat F32 parameters in the order of design section 1, padded (copied). state_dim = inputs of the network. */
+/* From flat F32 parameters in the order of gpu/MATH.md, section 1, padded (copied). state_dim = inputs of the network. */
 int policy_new(const struct fh_spec *spec, int state_dim, const float *param, struct policy **out, struct fh_status *st);
 void policy_set(struct policy *p, const float *param); /* new parameters, same shape */
 void policy_free(struct policy *p);

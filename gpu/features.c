@@ -1,4 +1,4 @@
-/* Market features (design section 7): bars in, 40 numbers and sigma per bar out.
+/* Market features (gpu/MATH.md, section 7): bars in, 40 numbers and sigma per bar out.
  *
  * Owns its working state for the length of one call; any thread. Invariant: row t is a function of bars 0..t alone and
  * computed by the same operations in the same order however many bars follow, so a prefix gives the same bits as the

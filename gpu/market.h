@@ -1,4 +1,4 @@
-/* Market bars and the features that the agent sees: design section "Market features" (gpu/README.md, section 7).
+/* Market bars and the features that the agent sees: gpu/MATH.md, section 7.
  *
  * A struct market is read only after market_build()/market_load(); any number of threads may share it (reference
  * counted). Arrays are contiguous host memory; the CUDA backend keeps its own resident copy keyed by `hash`. */

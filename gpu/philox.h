@@ -1,4 +1,4 @@
-/* Philox4x32-10 and the draws of design section 9, one definition for host and device.
+/* Philox4x32-10 and the draws of gpu/MATH.md, section 9, one definition for host and device.
  *
  * Every draw is a pure function of (seed, stream, step, n): nothing is stored, nothing is consumed, so host and GPU, a
  * first run and a resumed one read the same numbers. Any thread. Salmon et al., "Parallel random numbers: as easy as

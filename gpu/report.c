@@ -1,4 +1,4 @@
-/* The validation report of design section 8 from an equity curve and its fills.
+/* The validation report of gpu/MATH.md, section 8 from an equity curve and its fills.
  *
  * Pure functions, any thread. Invariant: every number of the report is finite for every input; where a quotient has no
  * meaning it is 0 and a note says so. Sums are compensated, so that another program that sums in another order agrees
