@@ -7,6 +7,7 @@
 /* ---- calls (message sizes: proto/wire.h) */
 #define LIMIT_CONTEXTS 128                  /* requests in work at once; the next one waits in its client's pipe */
 #define LIMIT_CONNECTIONS 512               /* per socket, refused above */
+#define LIMIT_HALF_OPEN 256                 /* of them without a hello; the oldest goes */
 #define LIMIT_REQUEST_ID 64                 /* characters [A-Za-z0-9._-] */
 #define LIMIT_TOKEN 256                     /* characters of a token */
 #define LIMIT_TOKENS 64                     /* lines of a token file */
@@ -33,8 +34,9 @@
 #define LIMIT_SNAPSHOTS 1                   /* checkpoint images of one job on their way to disk */
 
 /* ---- time, in ms unless the name says otherwise */
-#define LIMIT_PROBE_EVERY 1000              /* self-probe of each ipc listener */
-#define LIMIT_PROBE_TIMEOUT 3000
+#define LIMIT_HELLO_MS 10000                /* a connection without its SP hello */
+#define LIMIT_JOIN_MS 3000                  /* the handshake with NNG behind the gate */
+#define LIMIT_FLUSH_MS 1000                 /* replies on their way when the daemon stops */
 #define LIMIT_STOP_S 60                     /* default of stop_timeout: after that the process just exits */
 #define LIMIT_LONG_PHASE_S 600              /* start of a job or a snapshot may take this long before the watchdog bites */
 #define LIMIT_STALL_S 30                    /* a running slice without an end for this long: worker counts as hung */

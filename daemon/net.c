@@ -1,4 +1,4 @@
-/* Sockets; see net.h. Contexts here, listeners and their self-probe in net_listen.c. */
+/* Sockets; see net.h. Contexts here, listeners in net_listen.c, their front doors in gate.c. */
 #include "daemon/net_internal.h"
 
 #include <assert.h>
@@ -192,14 +192,13 @@ int net_new(struct daemon *d, struct net **out, struct fh_status *st)
 	n->daemon = d;
 	n->on_retry = on_retry;
 	pthread_mutex_init(&n->inbox_lock, NULL);
-	n->async.data = n->retry.data = n->probe.data = n;
+	n->async.data = n->retry.data = n;
 	if (uv_async_init(&d->loop, &n->async, on_async)) {
 		free(n);
 		return fh_fail(st, FH_EXHAUSTED, "the event loop takes no more handles");
 	}
 	uv_timer_init(&d->loop, &n->retry);
-	uv_timer_init(&d->loop, &n->probe);
-	n->open_handles = 3;
+	n->open_handles = 2;
 	rc = net_lock_all(n, st);
 	if (!rc)
 		rc = open_rep(n, st);
@@ -241,7 +240,7 @@ void net_close_begin(struct net *n)
 		return;
 	n->closing = 1;
 	uv_timer_stop(&n->retry);
-	net_probe_stop(n);
+	net_gates_close(n);
 	for (int i = 0; i < LIMIT_CONTEXTS; i++)
 		if (n->context[i].state == CONTEXT_RECEIVING)
 			nng_aio_cancel(n->context[i].aio);
@@ -283,8 +282,8 @@ void net_free(struct net *n)
 			nng_msg_free(nng_aio_get_msg(c->aio));
 		nng_aio_free(c->aio);
 	}
+	net_gates_free(n); /* what NNG has written still goes out */
 	net_unlock_all(n);
 	uv_close((uv_handle_t *)&n->async, on_closed);
 	uv_close((uv_handle_t *)&n->retry, on_closed);
-	uv_close((uv_handle_t *)&n->probe, on_closed);
 }

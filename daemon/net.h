@@ -1,4 +1,4 @@
-/* Sockets: REP for calls, lock files, listeners that are watched and brought back.
+/* Sockets: REP for calls, lock files, listeners with a gate in front of them.
  *
  * NNG's threads run the callbacks of the contexts: they push the context on the inbox and uv_async_send, nothing else.
  * The loop drains the inbox and hands every message to rpc_take(). Everything else here: loop thread.
@@ -31,7 +31,7 @@ void net_close_begin(struct net *n);
 int net_sending(const struct net *n);
 void net_free(struct net *n);
 
-/* Listens with a configured `url` on `s`: stale path removed, mode 0660, watched by the self-probe. */
+/* Listens with a configured `url` on `s`: stale path removed, mode 0660, behind a gate when ipc (gate.h). */
 int net_listen(struct net *n, nng_socket s, const char *url, int peer_proto, struct fh_status *st);
 
 #endif

@@ -4,10 +4,12 @@
 
 #include <pthread.h>
 #include <uv.h>
+#include "daemon/gate.h"
 #include "daemon/limits.h"
 #include "daemon/net.h"
 
-#define NET_PATH_MAX 108 /* sun_path */
+#define NET_PATH_MAX 108     /* sun_path */
+#define NET_PATH_LONGEST 100 /* PATH.in must fit as well */
 
 enum context_state { CONTEXT_IDLE, CONTEXT_RECEIVING, CONTEXT_WORKING, CONTEXT_SENDING };
 
@@ -20,15 +22,17 @@ struct net_context {
 	struct net_context *inbox_next;  /* under inbox_lock */
 };
 
-/* One URL: its lock, its listener, its self-probe. */
+/* One URL: its lock, its NNG listener, and for ipc the gate in front of it. */
 struct net_listener {
+	struct net *net;
 	char url[512];
-	char path[NET_PATH_MAX], lock_path[NET_PATH_MAX + 8]; /* "" unless ipc */
+	char path[NET_PATH_MAX], inner[NET_PATH_MAX], lock_path[NET_PATH_MAX + 8]; /* "" unless ipc */
 	int lock_fd;
 	nng_socket socket;
 	nng_listener listener;
 	int listening, peer_proto;
-	struct net_probe *probe;         /* in flight */
+	struct gate *gate;
+	uint64_t relisten_ms;            /* CLOCK_MONOTONIC of the last time it was brought back */
 };
 
 struct net {
@@ -39,7 +43,7 @@ struct net {
 	pthread_mutex_t inbox_lock;
 	struct net_context *inbox;
 	uv_async_t async;
-	uv_timer_t retry, probe;
+	uv_timer_t retry;
 	uv_timer_cb on_retry;
 	int open_handles;
 	unsigned connections;            /* atomic */
@@ -51,6 +55,8 @@ struct net {
 /* Checks every configured URL and takes the lock of every ipc path: before anything is touched. */
 int net_lock_all(struct net *n, struct fh_status *st);
 void net_unlock_all(struct net *n);
-void net_probe_stop(struct net *n);
+/* Before and after NNG closes. */
+void net_gates_close(struct net *n);
+void net_gates_free(struct net *n);
 
 #endif

@@ -1,8 +1,6 @@
-/* Listeners: URL rules, lock files, stale paths, and the self-probe that brings a dead ipc listener back. Loop thread.
+/* Listeners: URL rules, lock files, stale paths, and bringing a dead NNG listener back. Loop thread.
  *
- * NNG 1.5.2 stops accepting on an ipc listener for good after one peer went away in the middle of its handshake. So
- * every LIMIT_PROBE_EVERY ms a plain connection is made to each ipc path and the SP handshake exchanged; who does not
- * answer within LIMIT_PROBE_TIMEOUT is closed and listens again. Clients' sockets connect again by themselves. */
+ * An ipc URL is two sockets: the gate on the public path (gate.h says why) and NNG on PATH.in, for this user only. */
 #include "daemon/net_internal.h"
 
 #include <errno.h>
@@ -16,8 +14,9 @@
 #include "daemon/lockfile.h"
 #include "daemon/log.h"
 
-#define SOCKET_MODE 0660
-#define HELLO_BYTES 8
+#define PUBLIC_MODE 0660
+#define INNER_MODE 0600
+#define RELISTEN_EVERY_MS 1000 /* several connections may find the same listener dead */
 
 /* ---------------------------------------------------------------- URLs and locks */
 
@@ -34,10 +33,11 @@ static int check_path(const char *url, struct net_listener *l, struct fh_status 
 
 	if (*path != '/')
 		return fh_fail_field(st, FH_INVALID, "listen", "%s: the path must be absolute", url);
-	if (strlen(path) >= NET_PATH_MAX - 1)
-		return fh_fail_field(st, FH_INVALID, "listen", "%s: the path has %zu characters, sockets take %d at most", url,
-				     strlen(path), NET_PATH_MAX - 2);
+	if (strlen(path) > NET_PATH_LONGEST)
+		return fh_fail_field(st, FH_INVALID, "listen", "%s: the path has %zu characters, at most %d can be taken", url,
+				     strlen(path), NET_PATH_LONGEST);
 	snprintf(l->path, sizeof l->path, "%s", path);
+	snprintf(l->inner, sizeof l->inner, "%s.in", path);
 	snprintf(l->lock_path, sizeof l->lock_path, "%s.lock", path);
 	return 0;
 }
@@ -90,7 +90,7 @@ void net_unlock_all(struct net *n)
 		struct net_listener *l = &n->listener[i];
 
 		if (l->lock_fd >= 0 && l->listening)
-			unlink(l->path); /* NNG does so as well; a listener that died has left it */
+			unlink(l->inner); /* NNG does so as well, unless its listener had died */
 		lockfile_release(l->lock_path, l->lock_fd);
 	}
 	n->listeners = 0;
@@ -99,25 +99,32 @@ void net_unlock_all(struct net *n)
 /* ---------------------------------------------------------------- listen */
 
 /* The lock is ours, so a socket at the path is left over from a process that died. */
-static int remove_stale(const struct net_listener *l, struct fh_status *st)
+static int remove_stale(const char *path, struct fh_status *st)
 {
 	struct stat sb;
 
-	if (lstat(l->path, &sb))
+	if (lstat(path, &sb))
 		return 0;
 	if (!S_ISSOCK(sb.st_mode))
-		return fh_fail_field(st, FH_CONFLICT, "listen", "%s is there and no socket", l->path);
-	if (unlink(l->path))
-		return fh_fail_field(st, FH_IO, "listen", "stale socket %s: %s", l->path, strerror(errno));
+		return fh_fail_field(st, FH_CONFLICT, "listen", "%s is there and no socket", path);
+	if (unlink(path))
+		return fh_fail_field(st, FH_IO, "listen", "stale socket %s: %s", path, strerror(errno));
 	return 0;
 }
 
-static int listen_now(struct net_listener *l, struct fh_status *st)
+static int listen_nng(struct net_listener *l, struct fh_status *st)
 {
-	int rv = nng_listener_create(&l->listener, l->socket, l->url);
+	char url[NET_PATH_MAX + 8];
+	int rc, rv;
 
+	if (l->path[0]) {
+		snprintf(url, sizeof url, "ipc://%s", l->inner);
+		if ((rc = remove_stale(l->inner, st)))
+			return rc;
+	}
+	rv = nng_listener_create(&l->listener, l->socket, l->path[0] ? url : l->url);
 	if (!rv && l->path[0])
-		rv = nng_listener_set_int(l->listener, NNG_OPT_IPC_PERMISSIONS, SOCKET_MODE);
+		rv = nng_listener_set_int(l->listener, NNG_OPT_IPC_PERMISSIONS, INNER_MODE);
 	if (!rv)
 		rv = nng_listener_start(l->listener, 0);
 	if (rv)
@@ -126,167 +133,67 @@ static int listen_now(struct net_listener *l, struct fh_status *st)
 	return 0;
 }
 
-static void on_probe_timer(uv_timer_t *timer);
+/* The gate could not get through: NNG's listener is dead. Its connections go with it; clients connect again. */
+static void on_dead(void *ctx)
+{
+	struct net_listener *l = ctx;
+	struct net *n = l->net;
+	struct fh_status st = FH_STATUS_INIT;
+	uint64_t now = time_mono_ns() / 1000000;
+
+	if (n->closing || now - l->relisten_ms < RELISTEN_EVERY_MS)
+		return;
+	l->relisten_ms = now;
+	n->relistens++;
+	if (l->listening)
+		nng_listener_close(l->listener);
+	l->listening = 0;
+	if (listen_nng(l, &st))
+		log_status(LOG_ERROR, "listening again failed; the next connection tries again", &st);
+	else
+		log_warn("listener was dead and listens again", "url=%s relistens=%llu", l->url,
+			 (unsigned long long)n->relistens);
+}
+
+static int open_gate(struct net_listener *l, struct fh_status *st)
+{
+	struct gate_config c = {.loop = &l->net->daemon->loop, .path = l->path, .inner = l->inner,
+				.peer_proto = l->peer_proto, .mode = PUBLIC_MODE, .dead = on_dead, .ctx = l};
+	int rc = remove_stale(l->path, st);
+
+	return rc ? rc : gate_new(&c, &l->gate, st);
+}
 
 int net_listen(struct net *n, nng_socket s, const char *url, int peer_proto, struct fh_status *st)
 {
 	struct net_listener *l = NULL;
-	int rc = 0;
+	int rc;
 
 	for (int i = 0; i < n->listeners && !l; i++)
 		if (!strcmp(n->listener[i].url, url))
 			l = &n->listener[i];
 	if (!l)
 		return fh_fail_field(st, FH_INTERNAL, "listen", "%s was not in the configuration", url);
+	l->net = n;
 	l->socket = s;
 	l->peer_proto = peer_proto;
-	if (l->path[0])
-		rc = remove_stale(l, st);
-	if (!rc)
-		rc = listen_now(l, st);
-	if (!rc && !uv_is_active((uv_handle_t *)&n->probe))
-		uv_timer_start(&n->probe, on_probe_timer, LIMIT_PROBE_EVERY, LIMIT_PROBE_EVERY);
+	rc = listen_nng(l, st);
+	if (!rc && l->path[0])
+		rc = open_gate(l, st);
 	return rc;
 }
 
-static void relisten(struct net *n, struct net_listener *l)
+void net_gates_close(struct net *n)
 {
-	struct fh_status st = FH_STATUS_INIT;
-
-	n->relistens++;
-	if (l->listening)
-		nng_listener_close(l->listener);
-	l->listening = 0;
-	if (remove_stale(l, &st) || listen_now(l, &st))
-		log_status(LOG_ERROR, "listening again failed; will be tried again", &st);
-	else
-		log_warn("listener was dead and listens again", "url=%s relistens=%llu", l->url,
-			 (unsigned long long)n->relistens);
-}
-
-/* ---------------------------------------------------------------- self-probe */
-
-struct net_probe {
-	struct net *net;
-	struct net_listener *listener; /* NULL once the outcome is known */
-	uv_pipe_t pipe;
-	uv_timer_t timeout;
-	uv_connect_t connect;
-	uv_write_t write;
-	unsigned char hello[HELLO_BYTES], answer[HELLO_BYTES];
-	size_t received;
-	int open_handles;
-};
-
-static void on_probe_closed(uv_handle_t *h)
-{
-	struct net_probe *p = h->data;
-
-	if (--p->open_handles == 0)
-		free(p);
-}
-
-static void probe_end(struct net_probe *p, int alive)
-{
-	struct net_listener *l = p->listener;
-
-	if (!l)
-		return;
-	p->listener = NULL;
-	l->probe = NULL;
-	uv_close((uv_handle_t *)&p->pipe, on_probe_closed);
-	uv_close((uv_handle_t *)&p->timeout, on_probe_closed);
-	if (!alive && !p->net->closing)
-		relisten(p->net, l);
-}
-
-static void on_probe_timeout(uv_timer_t *t)
-{
-	probe_end(t->data, 0);
-}
-
-static void on_probe_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
-{
-	struct net_probe *p = h->data;
-
-	(void)suggested;
-	*buf = uv_buf_init((char *)p->answer + p->received, (unsigned)(HELLO_BYTES - p->received));
-}
-
-static void on_probe_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
-{
-	struct net_probe *p = s->data;
-
-	(void)buf;
-	if (n < 0) {
-		probe_end(p, 0);
-		return;
-	}
-	p->received += (size_t)n;
-	if (p->received == HELLO_BYTES)
-		probe_end(p, !memcmp(p->answer, "\0SP\0", 4));
-}
-
-static void on_probe_written(uv_write_t *w, int status)
-{
-	struct net_probe *p = w->data;
-
-	if (status < 0 && status != UV_ECANCELED)
-		probe_end(p, 0);
-}
-
-static void on_probe_connect(uv_connect_t *c, int status)
-{
-	struct net_probe *p = c->data;
-	uv_buf_t buf = uv_buf_init((char *)p->hello, HELLO_BYTES);
-
-	if (!p->listener)
-		return;
-	if (status < 0 || uv_read_start((uv_stream_t *)&p->pipe, on_probe_alloc, on_probe_read) ||
-	    uv_write(&p->write, (uv_stream_t *)&p->pipe, &buf, 1, on_probe_written))
-		probe_end(p, 0);
-}
-
-static void probe_start(struct net *n, struct net_listener *l)
-{
-	struct net_probe *p = calloc(1, sizeof *p);
-
-	if (!p)
-		return; /* the next one may have better luck */
-	p->net = n;
-	p->listener = l;
-	memcpy(p->hello, "\0SP\0", 4);
-	p->hello[4] = (unsigned char)(l->peer_proto >> 8);
-	p->hello[5] = (unsigned char)l->peer_proto;
-	uv_pipe_init(&n->daemon->loop, &p->pipe, 0);
-	uv_timer_init(&n->daemon->loop, &p->timeout);
-	p->open_handles = 2;
-	p->pipe.data = p->timeout.data = p->connect.data = p->write.data = p;
-	l->probe = p;
-	uv_timer_start(&p->timeout, on_probe_timeout, LIMIT_PROBE_TIMEOUT, 0);
-	uv_pipe_connect(&p->connect, &p->pipe, l->path, on_probe_connect);
-}
-
-static void on_probe_timer(uv_timer_t *timer)
-{
-	struct net *n = timer->data;
-
-	for (int i = 0; i < n->listeners; i++) {
-		struct net_listener *l = &n->listener[i];
-
-		if (!l->path[0] || l->probe || !l->peer_proto)
-			continue;
-		if (l->listening)
-			probe_start(n, l);
-		else
-			relisten(n, l);
-	}
-}
-
-void net_probe_stop(struct net *n)
-{
-	uv_timer_stop(&n->probe);
 	for (int i = 0; i < n->listeners; i++)
-		if (n->listener[i].probe)
-			probe_end(n->listener[i].probe, 1);
+		if (n->listener[i].gate)
+			gate_close_begin(n->listener[i].gate);
+}
+
+void net_gates_free(struct net *n)
+{
+	for (int i = 0; i < n->listeners; i++) {
+		gate_free(n->listener[i].gate);
+		n->listener[i].gate = NULL;
+	}
 }
