@@ -23,13 +23,14 @@
 #define NAME_SIZE 64
 #define TOKEN_MAX 256
 #define REDIAL_NEVER_MS (7 * 24 * 3600 * 1000)
+#define REDIAL_SETTLE_MS 250
 #define READ_TRIES 2 /* a read is sent again once when its connection breaks */
 
 struct fh_client {
 	char url[FH_URL_MAX], name[NAME_SIZE], token[TOKEN_MAX];
 	const volatile int *interrupt;
 	nng_socket sock;
-	int open, reply_fd, lost_fd;
+	int open, reply_fd, lost_fd, added_fd; /* the last two count events of NNG's pipe callback */
 };
 
 int64_t wait_now_ns(void)
@@ -110,7 +111,10 @@ int fh_client_new(const char *url, const char *name, struct fh_client **out, str
 	if (token)
 		snprintf(c->token, sizeof c->token, "%s", token);
 	c->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (c->lost_fd < 0) {
+	c->added_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (c->lost_fd < 0 || c->added_fd < 0) {
+		if (c->lost_fd >= 0)
+			close(c->lost_fd);
 		free(c);
 		return fh_fail(st, FH_EXHAUSTED, "no file descriptor left: %s", strerror(errno));
 	}
@@ -118,16 +122,31 @@ int fh_client_new(const char *url, const char *name, struct fh_client **out, str
 	return 0;
 }
 
+static int drain(int fd)
+{
+	uint64_t n;
+
+	return read(fd, &n, sizeof n) == (ssize_t)sizeof n;
+}
+
 static void disconnect(struct fh_client *c)
 {
-	uint64_t drop;
-
 	if (c->open)
 		nng_close(c->sock);
 	c->open = 0;
-	/* The callback of the closed socket is done; what it wrote is of no interest any more. */
-	if (read(c->lost_fd, &drop, sizeof drop) < 0)
-		return;
+	/* The callbacks of the closed socket are done; what they wrote is of no interest any more. */
+	drain(c->lost_fd);
+	drain(c->added_fd);
+}
+
+/* After a break NNG may have begun to dial again. Closing the socket in the middle of that handshake ends the listener of
+ * a daemon on NNG 1.5.2, so the handshake gets the time to complete. */
+static void disconnect_broken(struct fh_client *c)
+{
+	struct pollfd fd = {.fd = c->added_fd, .events = POLLIN};
+
+	poll(&fd, 1, REDIAL_SETTLE_MS);
+	disconnect(c);
 }
 
 void fh_client_free(struct fh_client *c)
@@ -136,6 +155,7 @@ void fh_client_free(struct fh_client *c)
 		return;
 	disconnect(c);
 	close(c->lost_fd);
+	close(c->added_fd);
 	free(c);
 }
 
@@ -156,15 +176,14 @@ const volatile int *wait_interrupt_of(const struct fh_client *c)
 
 /* ---------------------------------------------------------------- connecting */
 
-/* NNG's thread: the connection is gone. */
-static void on_lost(nng_pipe p, nng_pipe_ev ev, void *arg)
+/* NNG's thread: a connection is there or gone. */
+static void on_pipe(nng_pipe p, nng_pipe_ev ev, void *arg)
 {
 	const struct fh_client *c = arg;
 	uint64_t one = 1;
 
 	(void)p;
-	(void)ev;
-	if (write(c->lost_fd, &one, sizeof one) < 0)
+	if (write(ev == NNG_PIPE_EV_REM_POST ? c->lost_fd : c->added_fd, &one, sizeof one) < 0)
 		return; /* the counter is non-zero already */
 }
 
@@ -225,14 +244,15 @@ static int socket_options(struct fh_client *c)
 
 	if (!rc)
 		rc = nng_socket_set_size(c->sock, NNG_OPT_RECVMAXSZ, FH_WIRE_DATA_MAX);
-	/* A socket is closed when its connection breaks. Were NNG to dial again meanwhile, the close would cut the handshake
-	 * off, which ends the listener of a daemon on NNG 1.5.2. */
+	/* Never again, we would say; but NNG 1.5.2 takes a random number modulo this, and a negative one is at once. */
 	if (!rc)
 		rc = nng_socket_set_ms(c->sock, NNG_OPT_RECONNMINT, REDIAL_NEVER_MS);
 	if (!rc)
 		rc = nng_socket_get_int(c->sock, NNG_OPT_RECVFD, &c->reply_fd);
 	if (!rc)
-		rc = nng_pipe_notify(c->sock, NNG_PIPE_EV_REM_POST, on_lost, c);
+		rc = nng_pipe_notify(c->sock, NNG_PIPE_EV_ADD_POST, on_pipe, c);
+	if (!rc)
+		rc = nng_pipe_notify(c->sock, NNG_PIPE_EV_REM_POST, on_pipe, c);
 	return rc;
 }
 
@@ -255,6 +275,8 @@ static int connect_client(struct fh_client *c, int64_t deadline_ns, struct fh_st
 	rc = rc ? fh_fail(st, FH_INTERNAL, "cannot set up a socket: %s", nng_strerror(rc)) : dial(c, deadline_ns, st);
 	if (rc)
 		disconnect(c);
+	else
+		drain(c->added_fd);
 	return rc;
 }
 
@@ -399,9 +421,11 @@ static int try_call(struct fh_client *c, const struct call *k, const Fh__V1__Req
 			*how = CALL_ANSWERED;
 			return take_reply(k, req, msg, out, st);
 		}
-		if (rc == 1)
-			rc = fh_fail(st, FH_UNAVAILABLE, "the connection to %s broke before an answer came", c->url);
-		else if (rc == FH_DEADLINE)
+		if (rc == 1) {
+			disconnect_broken(c);
+			return fh_fail(st, FH_UNAVAILABLE, "the connection to %s broke before an answer came", c->url);
+		}
+		if (rc == FH_DEADLINE)
 			fh_fail(st, rc, "%s did not answer in time", c->url);
 		else
 			fh_fail(st, rc, "interrupted");
