@@ -1,4 +1,4 @@
-/* Rows of a validation report (design section 8). The accumulator of a row is its value. Pure, any thread. */
+/* Rows of a validation report (gpu/MATH.md, section 8). The accumulator of a row is its value. Pure, any thread. */
 #include "gpu/eval_metrics.h"
 
 enum { PNL, RETURN, SHARPE, SORTINO, DRAWDOWN, TRADES, CLOSED, WIN_RATE, TURNOVER, EXPOSURE, BARS, RUINED, PER_YEAR };

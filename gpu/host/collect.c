@@ -1,7 +1,7 @@
 /* One step of all environments on the host: exploration, the environment itself, n-step transitions, the replay ring.
  *
  * Each stage loops over the trials. ENV runs in three passes: every environment steps and queues (independent, so the
- * team shares them), one thread gives each its places in the ring in the order of design section 4 (by environment,
+ * team shares them), one thread gives each its places in the ring in the order of gpu/MATH.md, section 4 (by environment,
  * oldest first), then every environment stores, restarts if it ended and looks at its next bar. Sums are taken in the
  * order of the environments, so any number of threads gives the same bits.
  * Invariant: no transition spans a restart; clock.stored counts only what INSERT has given a priority. */

@@ -10,7 +10,7 @@ int main(void)
 		struct fh_spec s = proof_spec(seed);
 		s.learn.batch = 64;
 		s.env.half_spread = 0.005;
-		s.env.fee = 0.002;
+		s.env.fee = 0.005;
 		proof_steps(&s, 1500);
 		ok &= proof_momentum("momentum costs", &s, seed, -INFINITY, 0.90, INFINITY);
 	}

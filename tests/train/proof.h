@@ -116,6 +116,7 @@ PROOF_UNUSED static void proof_take(struct trainer *t, struct proof *out)
 		r->sharpe = proof_value(&s, "sharpe");
 		r->ret = proof_value(&s, "return");
 		r->trades = proof_value(&s, "trades");
+		r->bars_per_year = proof_value(&s, "bars_per_year");
 		r->exposure = proof_value(&s, "exposure");
 		r->bars = (int64_t)proof_value(&s, "bars");
 	}
