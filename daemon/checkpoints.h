@@ -51,16 +51,22 @@ void checkpoints_free(struct checkpoints *cs);
 /* NULL when there is none. Pointers are good until the loop's next callback. */
 const struct checkpoint *checkpoints_find(const struct checkpoints *cs, const char *id);
 const struct checkpoint *checkpoints_latest(const struct checkpoints *cs, uint64_t job);
-/* Those of a job (0: all) in order of job, step; returns how many, fills at most max. */
+/* Those of a job (0: all) in order of job, age; returns how many, fills at most max. */
 size_t checkpoints_list(const struct checkpoints *cs, uint64_t job, const struct checkpoint **out, size_t max);
 void checkpoints_path(const struct checkpoints *cs, const char *id, char *path, size_t size);
 
-/* Takes the image over (also on failure), writes file and row, then removes the job's oldest unpinned ones beyond `keep`
- * (0: none). The callback comes later on the loop: code 0 and the checkpoint when file and row are durable. FH_EXHAUSTED when
- * CHECKPOINT_PENDING_MAX wait, FH_IO. */
+/* Takes the image over (also on failure), writes file and row, calls back, then removes the job's oldest unpinned ones beyond
+ * `keep` (0: none) that no live job needs: what the callback hands to the store (the job's row with its new last checkpoint) is
+ * durable before an older checkpoint goes. The callback comes later on the loop: code 0 and the checkpoint when file and row are
+ * durable. FH_EXHAUSTED when CHECKPOINT_PENDING_MAX wait, FH_IO. */
 typedef void (*checkpoint_done)(void *arg, int code, const struct checkpoint *c, const struct fh_status *st);
 void checkpoints_add(struct checkpoints *cs, uint64_t job, uint64_t step, const char *reason, int64_t keep,
 		     struct st_image *image, checkpoint_done done, void *arg);
+/* Bytes [offset, offset + limit) of the file, read on the pool; the file is held meanwhile. FH_NOT_FOUND, FH_INVALID when the offset
+ * lies behind the end, FH_CORRUPT when the file is gone. */
+typedef void (*checkpoint_read_done)(void *arg, int code, const struct checkpoint *c, const void *data, size_t bytes,
+				     const struct fh_status *st);
+void checkpoints_read(struct checkpoints *cs, const char *id, uint64_t offset, uint32_t limit, checkpoint_read_done done, void *arg);
 /* A file that is being read stays until released, though its row may go. */
 void checkpoints_hold(struct checkpoints *cs, const char *id);
 void checkpoints_release(struct checkpoints *cs, const char *id);

@@ -187,7 +187,7 @@ void store_free(struct store *s)
 {
 	if (!s)
 		return;
-	assert(!s->running && !s->async_open);
+	assert(!s->running);
 	for (int i = 0; i < STMT_COUNT; i++)
 		sqlite3_finalize(s->stmt[i]);
 	sqlite3_close(s->db);
@@ -296,7 +296,7 @@ int store_load_checkpoints(struct store *s, int (*row)(void *arg, const struct s
 	struct checkpoint_reader r = {row, arg};
 
 	return store_each(s, "SELECT id, job, step, created_ns, bytes, reason, sha256, pinned FROM checkpoints"
-			  " ORDER BY job, step, created_ns, id", read_checkpoint, &r, st);
+			  " ORDER BY job, created_ns, step, id", read_checkpoint, &r, st);
 }
 
 struct request_reader { int (*row)(void *arg, const struct store_request *q); void *arg; };

@@ -37,7 +37,7 @@ int store_fresh(const struct store *s);
 int store_start(struct store *s, uv_loop_t *loop, struct fh_status *st);
 /* Writes what was handed over, ends the writer and runs the callbacks left. Blocks for that long: shutdown only. */
 void store_stop(struct store *s);
-/* After store_stop and one more turn of the loop (the async handle closes there). NULL is fine. */
+/* After store_stop. NULL is fine. The loop needs another turn to close the handle. */
 void store_free(struct store *s);
 
 struct store_stats {

@@ -21,8 +21,7 @@ struct store {
 	char *path;
 	int fresh;                         /* made by this store_open */
 	uv_loop_t *loop;
-	uv_async_t async;
-	int async_open;
+	uv_async_t *async;                 /* freed by its close callback */
 	int running;                       /* loop: writer thread exists */
 	pthread_t thread;
 

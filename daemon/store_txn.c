@@ -234,7 +234,7 @@ static void submit(struct store *s, struct store_txn *t)
 	if (s->pending > STORE_PENDING_MAX) {
 		t->result = fh_fail(&t->status, FH_EXHAUSTED, "%d transactions are waiting for the disk", STORE_PENDING_MAX);
 		list_push(&s->done, t);
-		uv_async_send(&s->async);
+		uv_async_send(s->async);
 	} else {
 		list_push(&s->todo, t);
 		pthread_cond_signal(&s->work);
@@ -298,9 +298,10 @@ static void on_async(uv_async_t *h)
 	drain(h->data);
 }
 
+/* The store may be gone by then. */
 static void on_async_closed(uv_handle_t *h)
 {
-	((struct store *)h->data)->async_open = 0;
+	free(h);
 }
 
 void store_stats(const struct store *cs, struct store_stats *out)
@@ -523,7 +524,7 @@ static void finish_group(struct store *s, struct store_txn *t)
 		list_push(&s->done, t);
 		t = next;
 	}
-	uv_async_send(&s->async);
+	uv_async_send(s->async);
 	pthread_cond_signal(&s->answered);
 }
 
@@ -559,12 +560,16 @@ int store_start(struct store *s, uv_loop_t *loop, struct fh_status *st)
 
 	assert(!s->running);
 	s->loop = loop;
-	s->async.data = s;
-	if ((e = uv_async_init(loop, &s->async, on_async)))
+	s->async = need(calloc(1, sizeof *s->async));
+	s->async->data = s;
+	e = uv_async_init(loop, s->async, on_async);
+	if (e) {
+		free(s->async);
 		return fh_fail(st, FH_INTERNAL, "store: %s", uv_strerror(e));
-	s->async_open = 1;
-	if ((e = pthread_create(&s->thread, NULL, writer, s))) {
-		uv_close((uv_handle_t *)&s->async, on_async_closed);
+	}
+	e = pthread_create(&s->thread, NULL, writer, s);
+	if (e) {
+		uv_close((uv_handle_t *)s->async, on_async_closed);
 		return fh_fail(st, FH_EXHAUSTED, "store: no thread: %s", strerror(e));
 	}
 	s->running = 1;
@@ -590,5 +595,5 @@ void store_stop(struct store *s)
 	pthread_mutex_unlock(&s->lock);
 	pthread_join(s->thread, NULL);
 	s->running = 0;
-	uv_close((uv_handle_t *)&s->async, on_async_closed);
+	uv_close((uv_handle_t *)s->async, on_async_closed);
 }
