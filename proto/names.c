@@ -82,7 +82,7 @@ static const char *shown(const char *s, char buf[SHOWN_MAX + 4])
 {
 	size_t n = 0;
 
-	for (; s[n] && n < SHOWN_MAX; n++)
+	for (; n < SHOWN_MAX && s[n]; n++)
 		buf[n] = (unsigned char)s[n] < 0x20 || s[n] == 0x7f || (unsigned char)s[n] >= 0x80 ? '?' : s[n];
 	memcpy(buf + n, s[n] ? "..." : "", s[n] ? 4 : 1);
 	return buf;

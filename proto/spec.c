@@ -230,7 +230,7 @@ int fh_unknown_key(const char *path, const char *nearest, struct fh_status *st)
 	char shown[FH_FIELD_MAX];
 	size_t i = 0;
 
-	for (; path[i] && i < sizeof shown - 1; i++)
+	for (; i < sizeof shown - 1 && path[i]; i++)
 		shown[i] = (unsigned char)path[i] < 0x20 || path[i] == 0x7f || (unsigned char)path[i] >= 0x80 ? '?' : path[i];
 	shown[i] = 0;
 	if (nearest)

@@ -4,6 +4,7 @@
  * stack of FH_TEXT_DEPTH_MAX levels, so that no input can recurse. Anchors, aliases and tags end the reading at once. */
 #include "proto/text.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libfyaml.h>
@@ -69,6 +70,7 @@ static int place(struct builder *b, struct fh_node *n)
 		b->root = n;
 		return 0;
 	}
+	assert(l->node); /* open_level() put it there */
 	if (l->node->kind == FH_NODE_MAP && !l->key)
 		return take_key(b, l, n);
 	if (l->node->kind == FH_NODE_MAP) {
