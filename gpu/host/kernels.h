@@ -63,8 +63,9 @@ struct kernels {
 	/* dst[j][i] = round(src[i][j]), i < rows, j < cols */
 	void (*transpose)(const float *src, int64_t src_row, int rows, int cols, float *dst, int64_t dst_row, int round);
 	void (*round)(const float *src, int64_t n, int dropped, float *dst);
-	/* q[j] = expected value of softmax over i of logit[i*row + j], at atoms z0 + i dz; j < PANEL */
-	void (*expectation)(const float *logit, int64_t row, int atoms, float z0, float dz, float *q);
+	/* q[j] = expected value of softmax over i of logit[i*row + j], at atoms middle + (i - (atoms - 1)/2) dz; j < PANEL.
+	 * From the middle, because from v_min the small Q of a young network would cancel. */
+	void (*expectation)(const float *logit, int64_t row, int atoms, float middle, float dz, float *q);
 	/* p = softmax of y [n], returns ln of the sum of exp(y - top) and puts the top there */
 	float (*softmax)(const float *y, int n, float *p, float *top);
 	/* sum m ln m over [n], 0 ln 0 = 0 */

@@ -16,6 +16,7 @@ struct loss {
 	struct host_strides s;
 	struct projection support;
 	int round;
+	float middle; /* of the support */
 	const float *weight, *ret, *discount, *logits;
 	float *proj, *error, *ce;
 };
@@ -23,10 +24,10 @@ struct loss {
 /* What one sample adds up over its branches. */
 struct sample { float ce, error, q, edge; };
 
-/* Expected value of p [NA]. index: 0, 1, 2, … */
+/* Expected value of p [NA]. index: i - (NA - 1)/2, so that small values do not cancel. */
 static float expected(const struct loss *l, const float *p, const float *index)
 {
-	return l->support.v_min + l->support.dz * l->k->dot(p, index, l->d->NA);
+	return l->middle + l->support.dz * l->k->dot(p, index, l->d->NA);
 }
 
 /* One branch of one sample under c51: p gets softmax(y), m the target; g = p - m. */
@@ -109,7 +110,7 @@ static void loss_task(void *ctx, int chunk, int member)
 	int end = (chunk + 1) * PANEL < l->d->B ? (chunk + 1) * PANEL : l->d->B;
 
 	for (int i = 0; i < l->d->NA; i++)
-		t.p[l->s.atom_row + i] = (float)i;
+		t.p[l->s.atom_row + i] = (float)i - 0.5f * (float)(l->d->NA - 1);
 	for (int row = chunk * PANEL; row < end; row++)
 		sample_loss(l, row, &t);
 }
@@ -124,6 +125,7 @@ int host_dqn_loss(struct exec *x, struct fh_status *st)
 		struct loss l = {
 			.d = d, .k = host_kernels(), .c = c, .w = host_work_at(d, host_tensor(x, T_SCRATCH, p)),
 			.s = host_strides(d), .support = projection_make(d->NA, c->v_min, c->v_max), .round = host_round(d),
+			.middle = (float)(0.5 * (c->v_min + c->v_max)),
 			.weight = host_tensor(x, T_WEIGHT, p), .ret = host_tensor(x, T_R, p),
 			.discount = host_tensor(x, T_G, p), .logits = host_tensor(x, T_LOGITS, p),
 			.proj = host_tensor(x, T_PROJ, p), .error = host_tensor(x, T_ERROR, p), .ce = host_tensor(x, T_CE, p),

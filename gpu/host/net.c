@@ -17,7 +17,7 @@ struct host_net {
 	struct host_pass pass;
 	struct host_temp t;
 	float *param; /* copy of the flat parameters (rounded where the precision asks for it) */
-	float *index; /* 0, 1, 2, … [NA] */
+	float *index; /* i - (NA - 1)/2 [NA] */
 	void *block[6];
 };
 
@@ -49,7 +49,7 @@ int host_net_new(const struct dqn_dims *d, double v_min, double v_max, struct ho
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a policy network of %lld parameters", (long long)d->params);
 	}
 	for (int i = 0; i < d->NA; i++)
-		n->index[i] = (float)i;
+		n->index[i] = (float)i - 0.5f * (float)(d->NA - 1);
 	n->t = host_temp_at(&n->d, (char *)temp);
 	n->w.flat = n->param;
 	n->w.rounded = n->param;
@@ -104,7 +104,7 @@ static void single_row(struct host_net *n, const float *x, float *q, float *logi
 			k->vector_product(n->w.wc + (int64_t)row * d->NA * d->AH, d->NA, d->AH, hd + d->VH + b * d->AH,
 					  n->w.bc + (int64_t)row * d->NA, v, 0, 0, y);
 			k->softmax(y, d->NA, n->t.p, &top);
-			q[row * PANEL] = n->pass.z0 + n->pass.dz * k->dot(n->t.p, n->index, d->NA);
+			q[row * PANEL] = n->pass.middle + n->pass.dz * k->dot(n->t.p, n->index, d->NA);
 			if (logits)
 				memcpy(logits + (int64_t)row * d->NA, y, (size_t)d->NA * sizeof(*y));
 		}

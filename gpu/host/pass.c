@@ -16,7 +16,7 @@ struct host_pass host_pass_make(const struct dqn_dims *d, const struct host_weig
 	p.w = w;
 	p.s = host_strides(d);
 	p.round = host_round(d);
-	p.z0 = (float)v_min;
+	p.middle = (float)(0.5 * (v_min + v_max));
 	p.dz = (float)((v_max - v_min) / (d->NA - 1));
 	return p;
 }
@@ -172,7 +172,7 @@ void host_all_actions(const struct host_pass *p, struct host_temp *t, int rows, 
 			};
 
 			p->k->product(&g);
-			p->k->expectation(t->logit, PANEL, d->NA, p->z0, p->dz, t->q + (int64_t)row * PANEL);
+			p->k->expectation(t->logit, PANEL, d->NA, p->middle, p->dz, t->q + (int64_t)row * PANEL);
 			if (logits)
 				p->k->transpose(t->logit, PANEL, d->NA, rows, logits + (int64_t)row * d->NA,
 						(int64_t)d->sumA * d->NA, 0);

@@ -12,7 +12,7 @@ struct host_pass {
 	const struct host_weights *w;
 	struct host_strides s;
 	int round;
-	float z0, dz;              /* first atom and their distance */
+	float middle, dz;          /* of the atoms: (v_min + v_max)/2 and their distance */
 };
 
 struct host_pass host_pass_make(const struct dqn_dims *d, const struct host_weights *w, double v_min, double v_max);

@@ -104,7 +104,7 @@ static void check_gradient(struct rig *r, const struct st_file *f, const char *g
 static void check_tensor(struct rig *r, const struct st_file *f, int t, int after, const char *what, int tensor, const float *before,
 			 double limit, double move)
 {
-	char group[32], name[64], key[64], pick_name[64];
+	char group[64], name[64], key[64], pick_name[64];
 	const float *out = rig_at(r, tensor, 0);
 	double *ref, diff = 0.0, size = 0.0, moved = 0.0, want_moved = 0.0;
 	const int32_t *pick = NULL;
@@ -131,7 +131,7 @@ static void check_tensor(struct rig *r, const struct st_file *f, int t, int afte
 	assert_within(sqrt(diff / size), limit, name);
 	if (before && want_moved > 0.0)
 		assert_within(sqrt(moved / want_moved), move, name);
-	snprintf(group, sizeof(group), "after%d.%s_norm", after, what);
+	snprintf(group, sizeof(group), "after%d.%.16s_norm", after, what);
 	tensor_of(&r->d, t, group, key, &at, &n);
 	if (pick) {
 		double norm = 0.0, want = golden_f64(f, key, NULL)[0];
@@ -219,7 +219,7 @@ static void taken_logits_and_targets(void **state)
 	learn_batch(r, f, 0);
 	a = rig_at(r, T_A, 0);
 	for (int b = 0; b < d->D; b++) {
-		char name[16];
+		char name[32];
 		const double *want;
 
 		snprintf(name, sizeof(name), "logits%d", b);
