@@ -76,7 +76,9 @@ static void sample_loss(const struct loss *l, int row, const struct host_temp *t
 	const struct dqn_dims *d = l->d;
 	float scale = l->weight[row] / ((float)d->B * (float)d->D), share = 1.0f / (float)d->D;
 	float *g = l->w.g + (int64_t)row * d->D * l->s.atom_row, *gv = l->w.gv + row * l->s.atom_row;
-	struct sample sum = {0, 0, 0, 0};
+	/* 0, or NaN when return or discount is not finite: the projection's clamps would hide that, and train on an edge */
+	float broken = 0.0f * l->ret[row] + 0.0f * l->discount[row];
+	struct sample sum = {broken, 0, 0, 0};
 
 	for (int i = 0; i < d->NA; i++)
 		gv[i] = 0.0f;
@@ -89,7 +91,7 @@ static void sample_loss(const struct loss *l, int row, const struct host_temp *t
 		else
 			branch_c51(l, row, l->logits + at, next, l->proj + at, t, g, &sum);
 		for (int i = 0; i < d->NA; i++) {
-			g[i] *= scale;
+			g[i] = (g[i] + broken) * scale;
 			gv[i] += g[i];
 		}
 		if (l->round)

@@ -129,8 +129,7 @@ int host_dqn_priority(struct exec *x, struct fh_status *st)
 		if (c->skip)
 			continue;
 		for (int j = 0; j < d->B; j++)
-			w.priority[j] = error[j] + (float)TREE_PRIORITY_FLOOR;
-		host_kernels()->power(w.priority, d->B, (float)c->alpha);
+			w.priority[j] = tree_priority(error[j], c->alpha); /* in F64: the device's tree has the same leaves */
 		c->largest = tree_set_batch(host_tensor(x, T_TREE, p), d->C, host_tensor(x, T_INDEX, p), w.priority, 0.0f,
 					    d->B, c->largest, w.tree_node);
 	}

@@ -457,6 +457,28 @@ static void broken_batches_change_nothing(void **state)
 	rig_free(r);
 }
 
+/* Clamped into the support, a return or discount that is no number would look like an edge atom. */
+static void broken_rewards_are_noticed(void **state)
+{
+	static const float odd[] = {NAN, INFINITY, -INFINITY};
+
+	(void)state;
+	for (int loss = FH_LOSS_C51; loss <= FH_LOSS_MSE; loss++)
+		for (int i = 0; i < 6; i++) {
+			struct rig_shape s = odd_shape;
+			struct rig *r;
+
+			s.loss = loss;
+			r = rig_new(rig_dims(&s), 2);
+			fill_trial(r, 0, 9);
+			rig_stages(r, STAGE_ADVANCE, STAGE_GATHER);
+			((float *)rig_at(r, i < 3 ? T_R : T_G, 0))[70] = odd[i % 3];
+			rig_stages(r, STAGE_FORWARD, STAGE_COUNT);
+			assert_int_equal(rig_clock(r, 0)->skipped, 1);
+			rig_free(r);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -472,6 +494,7 @@ int main(void)
 		cmocka_unit_test(trials_side_by_side_equal_trials_alone),
 		cmocka_unit_test(huge_logits_stay_finite),
 		cmocka_unit_test(broken_batches_change_nothing),
+		cmocka_unit_test(broken_rewards_are_noticed),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
