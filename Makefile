@@ -120,6 +120,8 @@ $(BUILD)/tests/train/%: $(BUILD)/tests/train/%.o $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
 $(BUILD)/tests/gpu/%: $(BUILD)/tests/gpu/%.o $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
+$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libfhgpu.a
+	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(GPU_LIBS)
 $(BUILD)/tests/unit/proto_%: $(BUILD)/tests/unit/proto_%.o $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(PROTO_LIBS) $(GPU_LIBS)
 $(BUILD)/tests/unit/daemon_%: $(BUILD)/tests/unit/daemon_%.o $(BUILD)/libfhd.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
