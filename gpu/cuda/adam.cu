@@ -1,59 +1,21 @@
 /* Gradient norm and guard, then the optimizer (section 6): Adam on F32 masters, target network and the BF16 copies that
  * the products read, all in one pass over the parameters. */
 #include <cuda_bf16.h>
-#include "gpu/cuda/exec.h"
+#include "gpu/cuda/norm.cuh"
 
 namespace {
 
-enum { NORM_THREADS = 256, ADAM_THREADS = 256 };
-
-/* Sum of x[0..n) in a fixed order, the same in every block of NORM_THREADS that asks; all threads get it. */
-__device__ double block_sum(const double *x, int n, double *shared)
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_norm(const double *part, size_t part_trial, int parts, const float *ce, const float *w,
+                                                          int B, struct dqn_clock *clock)
 {
-	double s = 0.0;
-
-	for (int i = threadIdx.x; i < n; i += NORM_THREADS)
-		s += x[i];
-#pragma unroll
-	for (int o = 16; o; o >>= 1)
-		s += __shfl_xor_sync(0xffffffffu, s, o);
-	if ((threadIdx.x & 31) == 0)
-		shared[threadIdx.x / 32] = s;
-	__syncthreads();
-	s = 0.0;
-	for (int k = 0; k < NORM_THREADS / 32; k++)
-		s += shared[k];
-	__syncthreads();
-	return s;
-}
-
-/* Norm, scale, the decision to skip, and the loss of the batch. One block a trial. */
-__global__ void __launch_bounds__(NORM_THREADS) k_norm(const double *part, size_t part_trial, int parts, const float *ce, const float *w,
-                                                      int B, struct dqn_clock *clock)
-{
-	__shared__ double shared[NORM_THREADS / 32], loss[NORM_THREADS];
-	struct dqn_clock *c = &clock[blockIdx.z];
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
+	const int z = blockIdx.z;
 
 	cuda_wait_before();
-	ce += (size_t)blockIdx.z * B, w += (size_t)blockIdx.z * B;
-	double s = 0.0;
-	for (int i = threadIdx.x; i < B; i += NORM_THREADS)
-		s += (double)w[i] * ce[i];
-	loss[threadIdx.x] = s;
-	__syncthreads();
-	for (int o = NORM_THREADS / 2; o; o >>= 1) {
-		if (threadIdx.x < o)
-			loss[threadIdx.x] += loss[threadIdx.x + o];
-		__syncthreads();
-	}
-	const double norm = sqrt(block_sum((const double *)((const char *)part + blockIdx.z * part_trial), parts, shared));
-	if (threadIdx.x == 0) {
-		c->loss = loss[0] / B;
-		c->grad_norm = norm;
-		c->skip = !isfinite(norm) || c->skipped_run >= DQN_SKIP_LIMIT;
-		c->grad_scale = norm > c->max_grad_norm ? (float)(c->max_grad_norm / norm) : 1.f;
-	}
-	cuda_let_next();
+	const double norm = sqrt(cuda_block_sum((const double *)((const char *)part + z * part_trial), parts, shared));
+	const double loss = cuda_batch_loss(ce + (size_t)z * B, w + (size_t)z * B, B, shared);
+	if (threadIdx.x == 0)
+		cuda_guard(&clock[z], norm, loss / B);
 }
 
 __device__ __forceinline__ void store4(__nv_bfloat16 *p, float4 v)
@@ -67,23 +29,34 @@ struct adam_args {
 	float *param, *target, *m, *v;
 	const float *grad;
 	__nv_bfloat16 *param_lp, *target_lp; /* NULL unless bf16 */
-	const struct dqn_clock *clock;
+	const struct cuda_step *step;
+	const double *part;
+	size_t step_trial, part_trial;
+	int parts;
 	int64_t params;
 };
 
-__global__ void k_adam(const __grid_constant__ struct adam_args x)
+/* Four parameters a thread. Every block finds the norm by itself: it needs no launch of its own. */
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_adam(const __grid_constant__ struct adam_args x)
 {
-	const struct dqn_clock *c = &x.clock[blockIdx.z];
-	if (c->skip)
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
+	const int z = blockIdx.z;
+	const int64_t i = ((int64_t)blockIdx.x * CUDA_SUM_THREADS + threadIdx.x) * 4, at = z * x.params + i;
+	const bool in = i < x.params;
+	const struct cuda_step s = *(const struct cuda_step *)((const char *)x.step + z * x.step_trial);
+	float4 p4 = {}, t4 = {}, m4 = {}, v4 = {}, g4 = {};
+
+	if (in) { /* not written by the backward pass: ask for them before it is complete */
+		p4 = *(const float4 *)(x.param + at), t4 = *(const float4 *)(x.target + at);
+		m4 = *(const float4 *)(x.m + at), v4 = *(const float4 *)(x.v + at);
+	}
+	cuda_wait_before();
+	if (in)
+		g4 = *(const float4 *)(x.grad + at);
+	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
+	if (s.stuck || !isfinite(norm) || !in)
 		return;
-	const int64_t i = (int64_t)blockIdx.x * ADAM_THREADS + threadIdx.x, at = blockIdx.z * x.params + i * 4;
-	if (i * 4 >= x.params)
-		return;
-	const float scale = c->grad_scale, lr = (float)c->lr, decay = (float)(c->lr * c->weight_decay), tau = (float)c->tau;
-	const float c1 = (float)(1.0 / c->bias1), c2 = (float)(1.0 / c->bias2);
-	const bool hard = c->target_period > 0, copy = hard && (c->applied + 1) % c->target_period == 0;
-	float4 p4 = *(float4 *)(x.param + at), t4 = *(float4 *)(x.target + at), m4 = *(float4 *)(x.m + at), v4 = *(float4 *)(x.v + at);
-	const float4 g4 = *(const float4 *)(x.grad + at);
+	const float scale = cuda_grad_scale(norm, s.max_grad_norm);
 	float *p = &p4.x, *t = &t4.x, *m = &m4.x, *v = &v4.x;
 	const float *g = &g4.x;
 #pragma unroll
@@ -91,10 +64,10 @@ __global__ void k_adam(const __grid_constant__ struct adam_args x)
 		const float gk = g[k] * scale;
 		m[k] = 0.9f * m[k] + 0.1f * gk;
 		v[k] = 0.999f * v[k] + 0.001f * gk * gk;
-		p[k] -= lr * (m[k] * c1) / (sqrtf(v[k] * c2) + 1e-8f) + decay * p[k];
-		if (!hard)
-			t[k] += tau * (p[k] - t[k]);
-		else if (copy)
+		p[k] -= s.lr * (m[k] * s.scale1) / (sqrtf(v[k] * s.scale2) + 1e-8f) + s.decay * p[k];
+		if (!s.hard)
+			t[k] += s.tau * (p[k] - t[k]);
+		else if (s.copy)
 			t[k] = p[k];
 	}
 	*(float4 *)(x.param + at) = p4;
@@ -114,7 +87,7 @@ int cuda_dqn_norm(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	CUDA_TRY(cuda_launch(c, k_norm, dim3(1, 1, d->P), NORM_THREADS, 0, cuda_at<double>(c, &c->s.part), c->s.part.stride, c->s.parts,
+	CUDA_TRY(cuda_launch(c, k_norm, dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, cuda_at<double>(c, &c->s.part), c->s.part.stride, c->s.parts,
 	                     cuda_tensor<float>(c, T_CE), cuda_tensor<float>(c, T_WEIGHT), d->B, cuda_tensor<struct dqn_clock>(c, T_CLOCK)));
 	return 0;
 }
@@ -130,9 +103,10 @@ int cuda_dqn_adam(struct exec *x, struct fh_status *st)
 	a.m = cuda_tensor<float>(c, T_M), a.v = cuda_tensor<float>(c, T_V), a.grad = cuda_tensor<float>(c, T_GRAD);
 	a.param_lp = low ? cuda_tensor<__nv_bfloat16>(c, T_PARAM_LP) : nullptr;
 	a.target_lp = low ? cuda_tensor<__nv_bfloat16>(c, T_TARGET_LP) : nullptr;
-	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
+	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
+	a.part = cuda_at<double>(c, &c->s.part), a.part_trial = c->s.part.stride, a.parts = c->s.parts;
 	a.params = d->params;
-	k_adam<<<dim3((unsigned)((d->params / 4 + ADAM_THREADS - 1) / ADAM_THREADS), 1, d->P), ADAM_THREADS, 0, c->stream>>>(a);
-	CUDA_LAUNCHED("adam");
+	CUDA_TRY(cuda_launch(c, k_adam, dim3((unsigned)((d->params / 4 + CUDA_SUM_THREADS - 1) / CUDA_SUM_THREADS), 1, d->P), CUDA_SUM_THREADS,
+	                     0, a));
 	return 0;
 }

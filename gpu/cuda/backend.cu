@@ -117,8 +117,12 @@ static int exec_memory(struct cuda_exec *c, const struct plan *plan, struct fh_s
 		c->slot[i].bytes = slot;
 		CUDA_TRY(cudaEventCreateWithFlags(&c->slot[i].done, cudaEventDisableTiming));
 	}
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		CUDA_TRY(cudaEventCreateWithFlags(&c->launched[i], cudaEventDisableTiming | cudaEventBlockingSync));
+		CUDA_TRY(cudaEventCreateWithFlags(&c->fork[i], cudaEventDisableTiming));
+	}
+	CUDA_TRY(cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming));
+	CUDA_TRY(cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
 	return 0;
 }
 
@@ -188,9 +192,16 @@ static void cuda_exec_free(struct exec *x)
 	for (int i = 0; i < CUDA_SLOTS; i++)
 		if (c->slot[i].done)
 			cudaEventDestroy(c->slot[i].done);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		if (c->launched[i])
 			cudaEventDestroy(c->launched[i]);
+		if (c->fork[i])
+			cudaEventDestroy(c->fork[i]);
+	}
+	if (c->join)
+		cudaEventDestroy(c->join);
+	if (c->side)
+		cudaStreamDestroy(c->side);
 	cudaFreeHost(c->h_slots);
 	cudaFree(x->arena);
 	if (c->stream)
@@ -336,19 +347,30 @@ static int cuda_stage(struct exec *x, const struct stage *stage, struct fh_statu
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, stage->name);
 }
 
-static int enqueue(struct exec *x, const struct run *run, int runs, struct fh_status *st)
+static int enqueue_phase(struct cuda_exec *c, int phase, struct fh_status *st)
 {
-	const struct program *p = x->plan->program;
+	const struct phase *p = &c->plan.program->phase[phase];
 
+	if (!c->sync && phase == DQN_PHASE_LEARN)
+		return cuda_learn(c, st);
+	for (int s = 0; s < p->stages; s++) {
+		int rc = c->sync ? cuda_stage(&c->x, &p->stage[s], st) : stages[p->stage[s].id](&c->x, st);
+
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+static int enqueue(struct cuda_exec *c, const struct run *run, int runs, struct fh_status *st)
+{
 	for (int i = 0; i < runs; i++)
-		for (int k = 0; k < run[i].count; k++)
-			for (int s = 0; s < p->phase[run[i].phase].stages; s++) {
-				const struct stage *stage = &p->phase[run[i].phase].stage[s];
-				int rc = cuda_of(x)->sync ? cuda_stage(x, stage, st) : stages[stage->id](x, st);
+		for (int k = 0; k < run[i].count; k++) {
+			int rc = enqueue_phase(c, run[i].phase, st);
 
-				if (rc)
-					return rc;
-			}
+			if (rc)
+				return rc;
+		}
 	return 0;
 }
 
@@ -359,7 +381,7 @@ static int capture(struct cuda_exec *c, const struct run *run, int runs, cudaGra
 	int rc;
 
 	CUDA_TRY(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal));
-	rc = enqueue(&c->x, run, runs, st);
+	rc = enqueue(c, run, runs, st);
 	cudaError_t e = cudaStreamEndCapture(c->stream, &g);
 	if (!rc && e != cudaSuccess)
 		rc = cuda_fail(st, e, "cudaStreamEndCapture");
@@ -415,7 +437,7 @@ static int cuda_run(struct exec *x, const struct run *run, int runs, struct fh_s
 	if (rc)
 		return rc;
 	if (c->sync)
-		return enqueue(x, run, runs, st);
+		return enqueue(c, run, runs, st);
 	if (runs > CUDA_RUNS)
 		return fh_fail(st, FH_INTERNAL, "%d runs in one chunk, at most %d", runs, CUDA_RUNS);
 	rc = graph_of(c, run, runs, &g, st);

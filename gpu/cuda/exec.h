@@ -43,7 +43,8 @@ struct cuda_exec {
 	struct dqn_dims dims;
 	struct cuda_scratch s;
 	unsigned char *scratch;
-	cudaStream_t stream;
+	cudaStream_t stream, side; /* side: what runs beside the backward pass of a fused step */
+	cudaEvent_t fork[2], join;
 	struct cuda_graph graph[CUDA_GRAPHS];
 	int graphs;
 	cudaEvent_t launched[2]; /* run-ahead bound: two launches */
@@ -109,5 +110,12 @@ int cuda_dqn_count(struct exec *x, struct fh_status *st);
 int cuda_dqn_explore(struct exec *x, struct fh_status *st);  /* collect.cu */
 int cuda_dqn_env(struct exec *x, struct fh_status *st);
 int cuda_dqn_insert(struct exec *x, struct fh_status *st);
+
+/* Parts of the fused step, learn.cu. */
+int cuda_learn(struct cuda_exec *c, struct fh_status *st);
+int cuda_draw(struct cuda_exec *c, struct fh_status *st);                                /* replay.cu */
+int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);
+int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st);
+int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st);                     /* loss.cu */
 
 #endif

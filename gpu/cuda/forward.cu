@@ -92,7 +92,8 @@ template <typename T> __global__ void k_narrow(const float *src, T *dst, size_t 
 }
 
 /* One warp an environment: Q of every action of every branch, argmax. */
-__global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, const struct dqn_clock *clock, struct dqn_dims d)
+template <int L>
+__global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, const struct dqn_clock *clock, const __grid_constant__ struct dqn_dims d)
 {
 	const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31, z = blockIdx.z;
 	if (warp >= d.N)
@@ -100,13 +101,10 @@ __global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, co
 	const float *v = (const float *)((const char *)out + z * out_trial) + (size_t)warp * d.outs, *adv = v + d.NA;
 	const struct head_support zs = head_support_of(&clock[z], d.NA);
 	for (int b = 0; b < d.D; b++) {
-		int best = 0;
-		float best_q = 0.f;
-		for (int a = 0; a < d.A[b]; a++) {
-			float q = head_q(v, adv, d.A[b], a, d.NA, zs, lane);
-			if (a == 0 || q > best_q)
-				best = a, best_q = q;
-		}
+		struct head_row<L> row;
+
+		head_load(row, v, adv, d.A[b], d.NA, lane);
+		const int best = head_greedy(row, d.A[b], d.NA, zs, lane);
 		if (lane == 0)
 			action[((size_t)z * d.N + warp) * d.D + b] = best;
 		adv += d.A[b] * d.NA;
@@ -143,9 +141,11 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 	int rc = net_forward(c, &pass, 1, &b, st);
 	if (rc)
 		return rc;
-	k_greedy<<<dim3((d->N + 7) / 8, 1, d->P), 256, 0, c->stream>>>(cuda_at<float>(c, &c->s.pout), c->s.pout.stride,
-	                                                              cuda_tensor<int32_t>(c, T_ACTION),
-	                                                              cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d);
+#define GREEDY(L)                                                                                                        \
+	(k_greedy<L><<<dim3((d->N + 7) / 8, 1, d->P), 256, 0, c->stream>>>(cuda_at<float>(c, &c->s.pout), c->s.pout.stride,      \
+	                                                                 cuda_tensor<int32_t>(c, T_ACTION),                    \
+	                                                                 cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d))
+	HEAD_DISPATCH(d->NA, GREEDY);
 	CUDA_LAUNCHED("greedy");
 	return 0;
 }

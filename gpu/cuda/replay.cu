@@ -4,7 +4,7 @@
  * Compiled without contraction: sampled indices equal the host's exactly for the same tree. Duplicates in a batch are
  * resolved by an integer maximum over the rows, which needs no order; every inner node is recomputed as left + right. */
 #include <cuda_bf16.h>
-#include "gpu/cuda/exec.h"
+#include "gpu/cuda/norm.cuh"
 #include "gpu/philox.h"
 #include "gpu/sumtree.h"
 
@@ -12,58 +12,79 @@ namespace {
 
 enum { BLOCK = 1024 };
 
-__global__ void k_advance(struct dqn_clock *clock)
+/* Schedules of this step, and the numbers that the optimizer will want. */
+__device__ void advance(struct dqn_clock *c, struct cuda_step *step)
 {
-	struct dqn_clock *c = &clock[blockIdx.z];
 	const double share = c->planned > 0 ? (double)c->step / (double)c->planned : 1.0;
 
 	c->lr = c->lr_linear ? c->lr0 + (c->lr_end - c->lr0) * (share < 1.0 ? share : 1.0) : c->lr0;
 	c->beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
 	c->bias1 = 1.0 - pow(0.9, (double)(c->applied + 1));
 	c->bias2 = 1.0 - pow(0.999, (double)(c->applied + 1));
+	step->lr = (float)c->lr;
+	step->decay = (float)(c->lr * c->weight_decay);
+	step->tau = (float)c->tau;
+	step->scale1 = (float)(1.0 / c->bias1);
+	step->scale2 = (float)(1.0 / c->bias2);
+	step->stuck = c->skipped_run >= DQN_SKIP_LIMIT;
+	step->hard = c->target_period > 0;
+	step->copy = c->target_period > 0 && (c->applied + 1) % c->target_period == 0;
+	step->max_grad_norm = c->max_grad_norm;
 }
 
-/* One block a trial: B walks down the tree, then the weights over their maximum. */
-__global__ void __launch_bounds__(BLOCK) k_sample(const float *tree, const struct dqn_clock *clock, int32_t *index, float *weight,
-                                                 double *raw, size_t raw_trial, int B, int64_t C)
+__global__ void k_advance(struct dqn_clock *clock, struct cuda_step *step, size_t step_trial)
 {
-	__shared__ double top[32];
-	const int z = blockIdx.z;
-	const struct dqn_clock *c = &clock[z];
-	const float *node = tree + (size_t)z * 2 * C;
-	const float total = node[1];
-	const double filled = (double)(c->stored < C ? c->stored : C);
-	double most = 0.0;
-
-	index += (size_t)z * B, weight += (size_t)z * B;
-	raw = (double *)((char *)raw + z * raw_trial);
-	for (int j = threadIdx.x; j < B; j += BLOCK) {
-		const float u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
-		const int32_t leaf = tree_find(node, C, tree_target(total, B, j, u));
-		const double w = pow(filled * (double)node[C + leaf] / (double)total, -c->beta);
-
-		index[j] = leaf;
-		raw[j] = w;
-		most = fmax(most, w);
-	}
-	for (int o = 16; o; o >>= 1)
-		most = fmax(most, __shfl_xor_sync(0xffffffffu, most, o));
-	if ((threadIdx.x & 31) == 0)
-		top[threadIdx.x / 32] = most;
-	__syncthreads();
-	most = top[0];
-	for (int k = 1; k < BLOCK / 32; k++)
-		most = fmax(most, top[k]);
-	for (int j = threadIdx.x; j < B; j += BLOCK)
-		weight[j] = (float)(raw[j] / most);
+	advance(&clock[blockIdx.z], (struct cuda_step *)((char *)step + blockIdx.z * step_trial));
 }
 
-struct gather_args {
+/* tree_find() by one warp: five levels at a time are loaded at once, so a tree of 2^17 leaves costs four waits, not
+ * seventeen. The same comparisons on the same numbers: the same leaf. All lanes hold x and get the leaf. */
+__device__ int32_t find_by_warp(const float *node, int64_t C, double x, int lane)
+{
+	int64_t n = 1;
+
+	while (n < C) {
+		int levels = 5;
+		while ((n << levels) > C)
+			levels--; /* leaves are nodes [C, 2C) */
+		/* heap positions below n, as if n were 1: lane l holds l (2..31) and 32 + l */
+		const int depth = 31 - __clz(lane | 1);
+		float upper = 0.f, lower = 0.f;
+		if (lane >= 2 && depth <= levels)
+			upper = node[(n << depth) + (lane - (1 << depth))];
+		if (levels == 5)
+			lower = node[(n << 5) + lane];
+		int h = 1;
+		for (int k = 0; k < levels; k++) {
+			const float left_u = __shfl_sync(0xffffffffu, upper, (2 * h) & 31), right_u = __shfl_sync(0xffffffffu, upper, (2 * h + 1) & 31);
+			const float left_l = __shfl_sync(0xffffffffu, lower, (2 * h) & 31), right_l = __shfl_sync(0xffffffffu, lower, (2 * h + 1) & 31);
+			const double left = 2 * h < 32 ? left_u : left_l, right = 2 * h < 32 ? right_u : right_l;
+
+			if (x < left || right == 0.0) {
+				h = 2 * h;
+			} else {
+				x = x - left;
+				h = 2 * h + 1;
+			}
+		}
+		n = (n << levels) + (h - (1 << levels));
+	}
+	return (int32_t)(n - C);
+}
+
+struct walk_args {
+	const float *tree;
+	struct dqn_clock *clock;
+	struct cuda_step *step;  /* NULL: ADVANCE is a launch of its own */
+	int32_t *index;
+	double *raw, *top;
+	size_t step_trial, raw_trial, top_trial;
+	int gather;              /* the transitions follow in the same launch */
+	/* the replay and the batch */
 	const void *rp_s, *rp_s2;
 	const uint8_t *rp_a;
 	const float *rp_r, *rp_g;
-	const int32_t *index;
-	float *s, *s2, *R, *G;
+	float *s, *s2, *R, *G;   /* s, s2 NULL: not wanted (only comparisons read them) */
 	int32_t *a;
 	void *x; /* low [2B, ldx] */
 	size_t x_trial;
@@ -71,21 +92,21 @@ struct gather_args {
 	struct dqn_dims d;
 };
 
-/* One warp a sample. */
-template <typename T> __global__ void k_gather(const __grid_constant__ struct gather_args x)
+template <typename T> __device__ void gather(const struct walk_args &x, int j, int32_t leaf, int lane)
 {
 	const struct dqn_dims &d = x.d;
-	const int j = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z;
-	if (j >= d.B)
-		return;
-	const size_t at = (size_t)z * d.B + j, from = (size_t)z * d.C + x.index[at];
+	const int z = blockIdx.z;
+	const size_t at = (size_t)z * d.B + j, from = (size_t)z * d.C + leaf;
 	const T *s = (const T *)x.rp_s + from * d.SD, *s2 = (const T *)x.rp_s2 + from * d.SD;
-	T *low = (T *)((char *)x.x + z * x.x_trial);
+	T *low = (T *)((char *)x.x + z * x.x_trial), *to = low + (size_t)j * x.ldx, *to2 = low + (size_t)(d.B + j) * x.ldx;
+
 	for (int k = lane; k < d.SD; k += 32) {
-		x.s[at * d.SD + k] = (float)s[k];
-		x.s2[at * d.SD + k] = (float)s2[k];
-		low[(size_t)j * x.ldx + k] = s[k];
-		low[(size_t)(d.B + j) * x.ldx + k] = s2[k];
+		const T v = s[k], v2 = s2[k];
+
+		to[k] = v;
+		to2[k] = v2;
+		if (x.s)
+			x.s[at * d.SD + k] = (float)v, x.s2[at * d.SD + k] = (float)v2;
 	}
 	if (lane < d.D)
 		x.a[at * d.D + lane] = x.rp_a[from * d.D + lane];
@@ -93,20 +114,90 @@ template <typename T> __global__ void k_gather(const __grid_constant__ struct ga
 		x.R[at] = x.rp_r[from], x.G[at] = x.rp_g[from];
 }
 
-/* One block a trial: the winner of each leaf writes it, then the path to the root is recomputed level by level (several
- * rows may write the same node, all the same value). */
+/* One warp a sample: the walk down the tree, the weight before normalisation, the transition. Each block leaves its
+ * largest weight; whoever wants weights divides by the largest of those. */
+template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) k_walk(const __grid_constant__ struct walk_args x)
+{
+	__shared__ double most[CUDA_WALK_SAMPLES];
+	const struct dqn_dims &d = x.d;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z, j = blockIdx.x * CUDA_WALK_SAMPLES + warp;
+	struct dqn_clock *c = &x.clock[z];
+	const float *node = x.tree + (size_t)z * 2 * d.C;
+
+	if (lane == 0)
+		most[warp] = 0.0;
+	if (j < d.B) {
+		const float total = node[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
+		const int32_t leaf = find_by_warp(node, d.C, tree_target(total, d.B, j, u), lane);
+		if (lane == 0) {
+			const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+
+			x.index[(size_t)z * d.B + j] = leaf;
+			most[warp] = pow(filled * (double)node[d.C + leaf] / (double)total, -beta);
+			((double *)((char *)x.raw + z * x.raw_trial))[j] = most[warp];
+		}
+		if (x.gather)
+			gather<T>(x, j, leaf, lane);
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		double top = 0.0;
+
+		for (int k = 0; k < CUDA_WALK_SAMPLES; k++)
+			top = fmax(top, most[k]);
+		((double *)((char *)x.top + z * x.top_trial))[blockIdx.x] = top;
+		if (blockIdx.x == 0 && x.step)
+			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
+	}
+}
+
+/* T_WEIGHT for the stage by itself. */
+__global__ void k_weights(const double *raw, const double *top, size_t raw_trial, size_t top_trial, int tops, float *weight, int B)
+{
+	const int j = blockIdx.x * blockDim.x + threadIdx.x, z = blockIdx.z;
+	const double *t = (const double *)((const char *)top + z * top_trial);
+	double most = 0.0;
+
+	if (j >= B)
+		return;
+	for (int k = 0; k < tops; k++)
+		most = fmax(most, t[k]);
+	weight[(size_t)z * B + j] = (float)(((const double *)((const char *)raw + z * raw_trial))[j] / most);
+}
+
+/* One warp a sample: the stage by itself. */
+template <typename T> __global__ void k_gather(const __grid_constant__ struct walk_args x)
+{
+	const int j = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+
+	if (j < x.d.B)
+		gather<T>(x, j, x.index[(size_t)blockIdx.z * x.d.B + j], threadIdx.x & 31);
+}
+
+/* Recomputes every node above the leaves of a batch, level by level, by one block (several rows may write the same
+ * node, all the same value). Begins with a barrier. */
+__device__ void join_levels(float *node, int64_t C, const int32_t *index, int B)
+{
+	for (int64_t shift = 1; (C >> shift) >= 1; shift++) {
+		__syncthreads();
+		for (int j = threadIdx.x; j < B; j += BLOCK)
+			tree_join(node, (C + index[j]) >> shift);
+	}
+}
+
+/* One block a trial: the winner of each leaf writes it and keeps what was there. Whether the step is skipped is not known
+ * yet when this runs beside the backward pass: k_count then puts the old leaves back. */
 __global__ void __launch_bounds__(BLOCK) k_priority(float *tree, struct dqn_clock *clock, const int32_t *index, const float *error,
-                                                   int32_t *winner, size_t winner_trial, int B, int64_t C)
+                                                   int32_t *winner, size_t winner_trial, float *old, size_t old_trial, int B, int64_t C)
 {
 	__shared__ float top[32];
 	const int z = blockIdx.z;
 	struct dqn_clock *c = &clock[z];
 	float *node = tree + (size_t)z * 2 * C, most = 0.f;
 
-	if (c->skip)
-		return;
 	index += (size_t)z * B, error += (size_t)z * B;
 	winner = (int32_t *)((char *)winner + z * winner_trial);
+	old = (float *)((char *)old + z * old_trial);
 	for (int j = threadIdx.x; j < B; j += BLOCK)
 		winner[index[j]] = -1;
 	__syncthreads();
@@ -117,14 +208,11 @@ __global__ void __launch_bounds__(BLOCK) k_priority(float *tree, struct dqn_cloc
 		if (winner[index[j]] != j)
 			continue;
 		const float p = tree_priority(error[j], c->alpha);
+		old[j] = node[C + index[j]];
 		node[C + index[j]] = p;
 		most = fmaxf(most, p);
 	}
-	for (int64_t shift = 1; (C >> shift) >= 1; shift++) {
-		__syncthreads();
-		for (int j = threadIdx.x; j < B; j += BLOCK)
-			tree_join(node, (C + index[j]) >> shift);
-	}
+	join_levels(node, C, index, B);
 	for (int o = 16; o; o >>= 1)
 		most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, o));
 	if ((threadIdx.x & 31) == 0)
@@ -133,6 +221,7 @@ __global__ void __launch_bounds__(BLOCK) k_priority(float *tree, struct dqn_cloc
 	if (threadIdx.x == 0) {
 		for (int k = 0; k < BLOCK / 32; k++)
 			most = fmaxf(most, top[k]);
+		old[B] = c->largest;
 		c->largest = fmaxf(c->largest, most);
 	}
 }
@@ -140,27 +229,65 @@ __global__ void __launch_bounds__(BLOCK) k_priority(float *tree, struct dqn_cloc
 struct count_args {
 	struct dqn_clock *clock;
 	double *acc;
-	const float *error, *weight, *q, *edge, *tree;
-	size_t stat_trial;
-	int B, NA;
+	const float *error, *weight, *q, *edge, *ce;
+	float *tree;
+	const int32_t *index, *winner;
+	const float *old;
+	const double *part;      /* NULL: NORM has filled the clock already */
+	size_t stat_trial, winner_trial, old_trial, part_trial;
+	int B, NA, parts;
 	int64_t C;
 };
 
-/* Accumulators of the step, then the counters. One block a trial; four sums, one warp each. */
-__global__ void __launch_bounds__(128) k_count(const __grid_constant__ struct count_args x)
+/* The norm and the loss into the clock, by the warps of one block; the same order of sums as k_norm. */
+__device__ void guard(struct dqn_clock *c, const struct count_args &x, double *shared)
 {
-	__shared__ double sum[4];
+	const int z = blockIdx.z;
+	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
+	const double loss = cuda_batch_loss(x.ce + (size_t)z * x.B, x.weight + (size_t)z * x.B, x.B, shared);
+
+	if (threadIdx.x == 0)
+		cuda_guard(c, norm, loss / x.B);
+	__syncthreads();
+}
+
+/* The end of a step: guard, leaves back when it is skipped, accumulators, counters. One block a trial. */
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constant__ struct count_args x)
+{
+	__shared__ double sum[4], shared[CUDA_SUM_THREADS];
 	const int z = blockIdx.z, which = threadIdx.x / 32, lane = threadIdx.x & 31;
 	struct dqn_clock *c = &x.clock[z];
-	const float *src = which == 0 ? x.error + (size_t)z * x.B : which == 1 ? x.weight + (size_t)z * x.B :
-	                   (const float *)((const char *)(which == 2 ? x.q : x.edge) + z * x.stat_trial);
-	double s = 0.0;
-	for (int j = lane; j < x.B; j += 32)
-		s += src[j];
-	for (int o = 16; o; o >>= 1)
-		s += __shfl_xor_sync(0xffffffffu, s, o);
-	if (lane == 0)
-		sum[which] = s / x.B;
+	float *node = x.tree + (size_t)z * 2 * x.C;
+
+	if (x.part)
+		guard(c, x, shared);
+	if (c->skip) {
+		const int32_t *index = x.index + (size_t)z * x.B, *winner = (const int32_t *)((const char *)x.winner + z * x.winner_trial);
+		const float *old = (const float *)((const char *)x.old + z * x.old_trial);
+
+		for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
+			if (winner[index[j]] == j)
+				node[x.C + index[j]] = old[j];
+		for (int64_t shift = 1; (x.C >> shift) >= 1; shift++) {
+			__syncthreads();
+			for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
+				tree_join(node, (x.C + index[j]) >> shift);
+		}
+		if (threadIdx.x == 0)
+			c->largest = old[x.B];
+		__syncthreads();
+	}
+	if (which < 4) {
+		const float *src = which == 0 ? x.error + (size_t)z * x.B : which == 1 ? x.weight + (size_t)z * x.B :
+		                   (const float *)((const char *)(which == 2 ? x.q : x.edge) + z * x.stat_trial);
+		double s = 0.0;
+		for (int j = lane; j < x.B; j += 32)
+			s += src[j];
+		for (int o = 16; o; o >>= 1)
+			s += __shfl_xor_sync(0xffffffffu, s, o);
+		if (lane == 0)
+			sum[which] = s / x.B;
+	}
 	__syncthreads();
 	if (threadIdx.x)
 		return;
@@ -180,7 +307,7 @@ __global__ void __launch_bounds__(128) k_count(const __grid_constant__ struct co
 		a[ACC_GRAD_NORM] += c->grad_norm;
 		a[ACC_GRAD_NORM_MAX] = fmax(a[ACC_GRAD_NORM_MAX], c->grad_norm);
 		a[ACC_CLIPPED] += c->grad_scale < 1.f;
-		a[ACC_TOTAL_P] += (double)x.tree[(size_t)z * 2 * x.C + 1] / filled;
+		a[ACC_TOTAL_P] += (double)node[1] / filled;
 		c->applied++;
 		c->skipped_run = 0;
 	}
@@ -198,9 +325,39 @@ int cuda_dqn_advance(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 
-	k_advance<<<dim3(1, 1, c->dims.P), 1, 0, c->stream>>>(cuda_tensor<struct dqn_clock>(c, T_CLOCK));
+	k_advance<<<dim3(1, 1, c->dims.P), 1, 0, c->stream>>>(cuda_tensor<struct dqn_clock>(c, T_CLOCK), cuda_at<struct cuda_step>(c, &c->s.step),
+	                                                     c->s.step.stride);
 	CUDA_LAUNCHED("advance");
 	return 0;
+}
+
+static struct walk_args walk_args_of(struct cuda_exec *c)
+{
+	struct walk_args a = {};
+
+	a.tree = cuda_tensor<float>(c, T_TREE);
+	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
+	a.index = cuda_tensor<int32_t>(c, T_INDEX);
+	a.raw = cuda_at<double>(c, &c->s.wraw), a.raw_trial = c->s.wraw.stride;
+	a.top = cuda_at<double>(c, &c->s.wtop), a.top_trial = c->s.wtop.stride;
+	a.rp_s = c->x.tensor[T_RP_S], a.rp_s2 = c->x.tensor[T_RP_S2];
+	a.rp_a = cuda_tensor<uint8_t>(c, T_RP_A);
+	a.rp_r = cuda_tensor<float>(c, T_RP_R), a.rp_g = cuda_tensor<float>(c, T_RP_G);
+	a.R = cuda_tensor<float>(c, T_R), a.G = cuda_tensor<float>(c, T_G);
+	a.a = cuda_tensor<int32_t>(c, T_A);
+	a.x = cuda_at<char>(c, &c->s.x), a.x_trial = c->s.x.stride, a.ldx = c->s.ldx;
+	a.d = c->dims;
+	return a;
+}
+
+static void walk_launch(struct cuda_exec *c, const struct walk_args &a)
+{
+	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES), 1, c->dims.P);
+
+	if (c->dims.precision == FH_PRECISION_BF16)
+		k_walk<__nv_bfloat16><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
+	else
+		k_walk<float><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
 }
 
 int cuda_dqn_sample(struct exec *x, struct fh_status *st)
@@ -208,61 +365,81 @@ int cuda_dqn_sample(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	k_sample<<<dim3(1, 1, d->P), BLOCK, 0, c->stream>>>(cuda_tensor<float>(c, T_TREE), cuda_tensor<struct dqn_clock>(c, T_CLOCK),
-	                                                   cuda_tensor<int32_t>(c, T_INDEX), cuda_tensor<float>(c, T_WEIGHT),
-	                                                   cuda_at<double>(c, &c->s.wraw), c->s.wraw.stride, d->B, d->C);
-	CUDA_LAUNCHED("sample");
+	walk_launch(c, walk_args_of(c));
+	CUDA_LAUNCHED("walk");
+	k_weights<<<dim3(cuda_tiles(d->B, 128), 1, d->P), 128, 0, c->stream>>>(cuda_at<double>(c, &c->s.wraw), cuda_at<double>(c, &c->s.wtop),
+	                                                                      c->s.wraw.stride, c->s.wtop.stride, cuda_tiles(d->B, CUDA_WALK_SAMPLES),
+	                                                                      cuda_tensor<float>(c, T_WEIGHT), d->B);
+	CUDA_LAUNCHED("weights");
 	return 0;
 }
 
 int cuda_dqn_gather(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	const struct dqn_dims *d = &c->dims;
-	struct gather_args a = {};
+	struct walk_args a = walk_args_of(c);
+	const dim3 grid(cuda_tiles(c->dims.B, 8), 1, c->dims.P);
 
-	a.rp_s = c->x.tensor[T_RP_S], a.rp_s2 = c->x.tensor[T_RP_S2];
-	a.rp_a = cuda_tensor<uint8_t>(c, T_RP_A);
-	a.rp_r = cuda_tensor<float>(c, T_RP_R), a.rp_g = cuda_tensor<float>(c, T_RP_G);
-	a.index = cuda_tensor<int32_t>(c, T_INDEX);
 	a.s = cuda_tensor<float>(c, T_S), a.s2 = cuda_tensor<float>(c, T_S2);
-	a.R = cuda_tensor<float>(c, T_R), a.G = cuda_tensor<float>(c, T_G);
-	a.a = cuda_tensor<int32_t>(c, T_A);
-	a.x = cuda_at<char>(c, &c->s.x), a.x_trial = c->s.x.stride, a.ldx = c->s.ldx;
-	a.d = *d;
-	if (d->precision == FH_PRECISION_BF16)
-		k_gather<__nv_bfloat16><<<dim3((d->B + 7) / 8, 1, d->P), 256, 0, c->stream>>>(a);
+	if (c->dims.precision == FH_PRECISION_BF16)
+		k_gather<__nv_bfloat16><<<grid, 256, 0, c->stream>>>(a);
 	else
-		k_gather<float><<<dim3((d->B + 7) / 8, 1, d->P), 256, 0, c->stream>>>(a);
+		k_gather<float><<<grid, 256, 0, c->stream>>>(a);
 	CUDA_LAUNCHED("gather");
 	return 0;
 }
 
-int cuda_dqn_priority(struct exec *x, struct fh_status *st)
+/* ADVANCE, SAMPLE and GATHER in one launch. */
+int cuda_draw(struct cuda_exec *c, struct fh_status *st)
 {
-	struct cuda_exec *c = cuda_of(x);
+	struct walk_args a = walk_args_of(c);
+
+	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
+	a.gather = 1;
+	walk_launch(c, a);
+	CUDA_LAUNCHED("draw");
+	return 0;
+}
+
+int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st)
+{
 	const struct dqn_dims *d = &c->dims;
 
-	k_priority<<<dim3(1, 1, d->P), BLOCK, 0, c->stream>>>(cuda_tensor<float>(c, T_TREE), cuda_tensor<struct dqn_clock>(c, T_CLOCK),
-	                                                     cuda_tensor<int32_t>(c, T_INDEX), cuda_tensor<float>(c, T_ERROR),
-	                                                     cuda_at<int32_t>(c, &c->s.winner), c->s.winner.stride, d->B, d->C);
+	k_priority<<<dim3(1, 1, d->P), BLOCK, 0, stream>>>(cuda_tensor<float>(c, T_TREE), cuda_tensor<struct dqn_clock>(c, T_CLOCK),
+	                                                  cuda_tensor<int32_t>(c, T_INDEX), cuda_tensor<float>(c, T_ERROR),
+	                                                  cuda_at<int32_t>(c, &c->s.winner), c->s.winner.stride, cuda_at<float>(c, &c->s.old),
+	                                                  c->s.old.stride, d->B, d->C);
 	CUDA_LAUNCHED("priority");
 	return 0;
 }
 
-int cuda_dqn_count(struct exec *x, struct fh_status *st)
+/* guard: NORM is part of it, for a step whose optimizer finds the norm by itself. */
+int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st)
 {
-	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 	struct count_args a = {};
 
 	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
 	a.acc = cuda_tensor<double>(c, T_ACCUM);
-	a.error = cuda_tensor<float>(c, T_ERROR), a.weight = cuda_tensor<float>(c, T_WEIGHT);
+	a.error = cuda_tensor<float>(c, T_ERROR), a.weight = cuda_tensor<float>(c, T_WEIGHT), a.ce = cuda_tensor<float>(c, T_CE);
 	a.q = cuda_at<float>(c, &c->s.q), a.edge = cuda_at<float>(c, &c->s.edge), a.stat_trial = c->s.q.stride;
 	a.tree = cuda_tensor<float>(c, T_TREE);
+	a.index = cuda_tensor<int32_t>(c, T_INDEX);
+	a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
+	a.old = cuda_at<float>(c, &c->s.old), a.old_trial = c->s.old.stride;
+	a.part = guard ? cuda_at<double>(c, &c->s.part) : nullptr, a.part_trial = c->s.part.stride, a.parts = c->s.parts;
 	a.B = d->B, a.NA = d->NA, a.C = d->C;
-	k_count<<<dim3(1, 1, d->P), 128, 0, c->stream>>>(a);
+	k_count<<<dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, stream>>>(a);
 	CUDA_LAUNCHED("count");
 	return 0;
+}
+
+int cuda_dqn_priority(struct exec *x, struct fh_status *st)
+{
+	return cuda_priority(cuda_of(x), cuda_of(x)->stream, st);
+}
+
+int cuda_dqn_count(struct exec *x, struct fh_status *st)
+{
+	return cuda_count(cuda_of(x), cuda_of(x)->stream, 0, st);
 }

@@ -14,6 +14,9 @@
  * brings another market. Device pointers, [T] or [T, features]. */
 struct cuda_tape_view { const double *open, *high, *low, *close; const float *feature, *sigma; };
 
+/* Written by ADVANCE, so that the optimizer may run beside the end of the step, which moves the clock on. */
+struct cuda_step { float lr, decay, tau, scale1, scale2; int32_t stuck, hard, copy; double max_grad_norm; };
+
 struct cuda_array { size_t offset, stride; /* bytes: from the start of T_SCRATCH, from trial to trial */ };
 
 struct cuda_scratch {
@@ -29,7 +32,9 @@ struct cuda_scratch {
 	int grad_tile, parts;    /* tile of the weight gradients; how many tiles they all have */
 	struct cuda_array part;  /* F64 [parts] sum of squares of each tile of the gradient */
 	struct cuda_array q, edge; /* F32 [B] mean Q of the taken actions, mass on the edge atoms */
-	struct cuda_array wraw;  /* F64 [B] importance weights before normalisation */
+	struct cuda_array wraw, wtop; /* F64 [B] importance weights before normalisation, [ceil(B/CUDA_WALK_SAMPLES)] maxima */
+	struct cuda_array step;  /* struct cuda_step, this step's numbers for the optimizer */
+	struct cuda_array old;   /* F32 [B + 1] leaves before the update, and the largest priority: a skipped step puts them back */
 	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf, -1 outside an update */
 	struct cuda_array px, ph1, ph2, phead; /* low [N, ld*] the policy's forward */
 	struct cuda_array pout;  /* F32 [N, outs] */
@@ -40,6 +45,7 @@ struct cuda_scratch {
 	struct cuda_array estat; /* F64 [ceil(N/CUDA_ENV_BLOCK), CUDA_ENV_STATS] sums of a block of environments */
 	size_t bytes;            /* of one trial; the arena holds P of these */
 };
+enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a warp each */
 enum { CUDA_ENV_STATS = 8, CUDA_ENV_BLOCK = 128 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 
 static inline int cuda_tiles(int n, int tile) { return (n + tile - 1) / tile; }
@@ -88,6 +94,9 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->q, B * 4, d->P, &at);
 	cuda_array_at(&s->edge, B * 4, d->P, &at);
 	cuda_array_at(&s->wraw, B * 8, d->P, &at);
+	cuda_array_at(&s->wtop, (size_t)cuda_tiles(d->B, CUDA_WALK_SAMPLES) * 8, d->P, &at);
+	cuda_array_at(&s->step, sizeof(struct cuda_step), d->P, &at);
+	cuda_array_at(&s->old, (B + 1) * 4, d->P, &at);
 	cuda_array_at(&s->winner, (size_t)d->C * 4, d->P, &at);
 	cuda_array_at(&s->px, N * s->ldx * low, d->P, &at);
 	cuda_array_at(&s->ph1, N * s->ldh1 * low, d->P, &at);

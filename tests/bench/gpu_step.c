@@ -1,0 +1,133 @@
+/* Times the learner's and the collector's phases on the device, over batches, environments and trials; one line a case.
+ * Random contents of the shape of a real run (no zeros: they run faster than data). */
+#include "tests/gpu/rig.h"
+
+#include <time.h>
+
+static double now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec * 1e-3;
+}
+static int by_value(const void *a, const void *b) { return *(const double *)a > *(const double *)b ? 1 : -1; }
+
+/* Median µs of one unit of `run`, over rounds; least and most beside. */
+static void measure(struct rig *r, const struct run *run, int runs, int units, const char *name)
+{
+	enum { ROUNDS = 15 };
+	double us[ROUNDS];
+	const int launches = 40;
+
+	for (int k = 0; k < 10; k++)
+		RIG_OK(r->x[1]->backend->run(r->x[1], run, runs, &r->st));
+	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+	for (int i = 0; i < ROUNDS; i++) {
+		double t = now_us();
+
+		for (int k = 0; k < launches; k++)
+			RIG_OK(r->x[1]->backend->run(r->x[1], run, runs, &r->st));
+		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+		us[i] = (now_us() - t) / launches / units;
+	}
+	qsort(us, ROUNDS, sizeof *us, by_value);
+	printf("%-44s %9.2f us  (%.2f to %.2f)\n", name, us[ROUNDS / 2], us[0], us[ROUNDS - 1]);
+	fflush(stdout);
+}
+
+static struct market *tape(struct rig *r)
+{
+	enum { T = 20000 };
+	static int64_t ts[T];
+	static double o[T], h[T], l[T], c[T], v[T];
+	const struct market_bars bars = {T, ts, o, h, l, c, v};
+	struct market *m;
+	uint64_t draw = 77;
+	double price = 100;
+
+	for (int t = 0; t < T; t++) {
+		ts[t] = (int64_t)t * 60000000000;
+		o[t] = price;
+		price *= 1 + 0.003 * ((double)rig_uniform(&draw) - 0.5);
+		c[t] = price;
+		h[t] = (o[t] > c[t] ? o[t] : c[t]) * 1.0003;
+		l[t] = (o[t] < c[t] ? o[t] : c[t]) * 0.9997;
+		v[t] = 1 + 100 * (double)rig_uniform(&draw);
+	}
+	RIG_OK(market_build(&bars, 0.01, &m, &r->st));
+	return m;
+}
+
+static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C)
+{
+	const struct rig_shape s = {.B = B, .SD = 48, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = NA, .D = 3, .A = {5, 3, 3}, .C = C,
+		.N = N, .n = 1, .P = P, .precision = FH_PRECISION_BF16, .loss = FH_LOSS_C51};
+	struct market *m;
+
+	unsetenv("FH_GPU_POISON");
+	rig_make(r, &s);
+	m = tape(r);
+	RIG_OK(r->x[1]->backend->exec_market(r->x[1], m, &r->st));
+	rig_fill(r, 3);
+	for (int p = 0; p < P; p++) {
+		struct dqn_clock *k = rig_host(r, T_CLOCK, p);
+		struct env_config *cfg = rig_host(r, T_CONFIG, p);
+
+		k->train_begin = 0, k->train_end = 14000, k->eps_start = k->eps_end = 0.1, k->eps_steps = 1, k->max_grad_norm = 1;
+		*cfg = (struct env_config){.tick = 0.01, .multiplier = 1, .max_position = 1, .lot = 1, .initial_cash = 100000, .reward_scale = 1000000,
+			.pt = 2, .sl = 2, .ruin_fraction = 0.5, .episode_length = 256, .horizon = 60};
+		for (int e = 0; e < N; e++) {
+			((double *)rig_host(r, T_ENV_CASH, p))[e] = ((double *)rig_host(r, T_ENV_EQUITY, p))[e] =
+				((double *)rig_host(r, T_ENV_PEAK, p))[e] = cfg->initial_cash;
+			((int32_t *)rig_host(r, T_ENV_T, p))[e] = env_start_bar(k->seed, (uint32_t)e, 0, 0, 14000);
+		}
+	}
+	rig_send(r);
+	market_unref(m);
+}
+
+int main(void)
+{
+	struct rig rig, *r = &rig;
+	char name[96];
+	static const struct { int B, NA; } learn[] = {{256, 51}, {64, 51}, {64, 11}, {1024, 51}, {8192, 51}};
+	static const int envs[] = {32, 1024, 16384, 65536}, trials[] = {8, 32, 128};
+
+	rig_open(NULL);
+	if (!rig_cuda) {
+		printf("skipped: no CUDA device\n");
+		return 0;
+	}
+	for (unsigned i = 0; i < sizeof learn / sizeof learn[0]; i++) {
+		const struct run run = {DQN_PHASE_LEARN, 10};
+
+		begin(r, learn[i].B, learn[i].NA, 32, 1, 131072);
+		snprintf(name, sizeof name, "learn step, B %d, NA %d", learn[i].B, learn[i].NA);
+		measure(r, &run, 1, 10, name);
+		if (i == 0) {
+			const struct run chunk[8] = {{0, 1}, {1, 1}, {0, 1}, {1, 1}, {0, 1}, {1, 1}, {0, 1}, {1, 1}}, collect = {0, 10};
+
+			measure(r, chunk, 8, 4, "chunk: collect 32 envs and one learn step");
+			measure(r, &collect, 1, 10, "collect, 32 envs");
+		}
+		rig_free(r);
+	}
+	for (unsigned i = 1; i < sizeof envs / sizeof envs[0]; i++) {
+		const struct run run = {DQN_PHASE_COLLECT, 4};
+
+		begin(r, 256, 51, envs[i], 1, 131072);
+		snprintf(name, sizeof name, "collect, N %d", envs[i]);
+		measure(r, &run, 1, 4, name);
+		rig_free(r);
+	}
+	for (unsigned i = 0; i < sizeof trials / sizeof trials[0]; i++) {
+		const struct run run = {DQN_PHASE_LEARN, 4};
+
+		begin(r, 256, 51, 32, trials[i], 32768);
+		snprintf(name, sizeof name, "learn step, %d trials, B 256, each trial", trials[i]);
+		measure(r, &run, 1, 4 * trials[i], name);
+		rig_free(r);
+	}
+	return 0;
+}

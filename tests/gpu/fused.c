@@ -1,0 +1,165 @@
+/* The fused step in its graph against the stages one by one, bit for bit; the same for two runs, for a trial alone and
+ * among others, and for a learning rate that changes from step to step (a scalar frozen into a graph would show). */
+#include "tests/gpu/rig.h"
+
+static const struct rig_shape shapes[] = {
+	{.B = 256, .SD = 48, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = 51, .D = 3, .A = {5, 3, 3}, .C = 4096, .N = 4, .n = 1, .P = 1},
+	{.B = 64, .SD = 48, .H1 = 64, .H2 = 64, .VH = 32, .AH = 32, .NA = 21, .D = 3, .A = {5, 3, 3}, .C = 1024, .N = 4, .n = 1, .P = 3},
+	{.B = 1500, .SD = 48, .H1 = 64, .H2 = 96, .VH = 32, .AH = 48, .NA = 51, .D = 3, .A = {5, 3, 3}, .C = 4096, .N = 4, .n = 1, .P = 1},
+};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void make(struct rig *r, const struct rig_shape *s, int precision, int staged)
+{
+	struct rig_shape x = *s;
+
+	x.precision = precision, x.loss = FH_LOSS_C51;
+	setenv("FH_GPU_SYNC", staged ? "1" : "0", 1);
+	rig_make(r, &x);
+	setenv("FH_GPU_SYNC", "0", 1);
+	rig_fill(r, 21);
+	for (int p = 0; p < s->P; p++) {
+		struct dqn_clock *c = rig_host(r, T_CLOCK, p);
+
+		c->lr_linear = 1, c->lr0 = 1e-3, c->lr_end = 1e-5, c->planned = 60, c->step = 0, c->applied = 0;
+	}
+	rig_send(r);
+}
+
+static void learn(struct rig *r, int steps, int at_once)
+{
+	for (int done = 0; done < steps; done += at_once) {
+		const struct run run = {DQN_PHASE_LEARN, at_once};
+
+		RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
+	}
+	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+}
+
+static const int learnt[] = {T_PARAM, T_TARGET, T_M, T_V, T_GRAD, T_TREE, T_CLOCK, T_ACCUM, T_INDEX, T_WEIGHT, T_ERROR, T_CE};
+
+/* Trial p of a against trial q of b. */
+static void same(struct rig *a, int p, struct rig *b, int q, const char *what)
+{
+	for (unsigned i = 0; i < sizeof learnt / sizeof learnt[0]; i++) {
+		struct rig *r = a;
+		const struct plan_tensor *t = &a->plan[1].tensor[learnt[i]];
+		unsigned char *x = malloc(t->stride), *y = malloc(t->stride);
+
+		RIG_OK(a->x[1]->backend->read(a->x[1], learnt[i], (size_t)p * t->stride, x, t->stride, &r->st));
+		r = b;
+		RIG_OK(b->x[1]->backend->read(b->x[1], learnt[i], (size_t)q * t->stride, y, t->stride, &r->st));
+		if (memcmp(x, y, t->stride) != 0)
+			fail_msg("%s: %s differs", what, t->name);
+		free(x);
+		free(y);
+	}
+}
+
+static void fused_is_staged(void **state)
+{
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	for (int s = 0; s < SHAPES; s++)
+		for (int precision = FH_PRECISION_F32; precision <= FH_PRECISION_BF16; precision++) {
+			struct rig a, b;
+
+			make(&a, &shapes[s], precision, 0);
+			make(&b, &shapes[s], precision, 1);
+			learn(&a, 40, 5);
+			learn(&b, 40, 5);
+			for (int p = 0; p < shapes[s].P; p++)
+				same(&a, p, &b, p, "fused and staged");
+			rig_free(&a);
+			rig_free(&b);
+		}
+}
+
+static void repeats(void **state)
+{
+	struct rig a, b;
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	make(&a, &shapes[0], FH_PRECISION_BF16, 0);
+	make(&b, &shapes[0], FH_PRECISION_BF16, 0);
+	learn(&a, 200, 10);
+	learn(&b, 200, 4);
+	same(&a, 0, &b, 0, "two runs");
+	rig_free(&a);
+	rig_free(&b);
+}
+
+/* Trial i of P is the trial alone. */
+static void trial_alone(void **state)
+{
+	struct rig all, one;
+	struct rig_shape s = shapes[0];
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	s.P = 40; /* enough that products take other tiles than alone */
+	make(&all, &s, FH_PRECISION_BF16, 0);
+	learn(&all, 20, 5);
+	for (int p = 0; p < 40; p += 13) {
+		struct rig *r = &one;
+
+		s.P = 1;
+		make(&one, &s, FH_PRECISION_BF16, 0);
+		/* the trial's own start */
+		struct rig fill;
+		struct rig_shape t = s;
+		t.P = 40;
+		make(&fill, &t, FH_PRECISION_BF16, 0);
+		for (int k = 0; k < DQN_TENSORS; k++)
+			if (rig_shared(k))
+				RIG_OK(one.x[1]->backend->write(one.x[1], k, 0, rig_host(&fill, k, p), one.plan[1].tensor[k].bytes, &r->st));
+		learn(&one, 20, 5);
+		same(&one, 0, &all, p, "a trial alone and among others");
+		rig_free(&fill);
+		rig_free(&one);
+	}
+	rig_free(&all);
+}
+
+/* A reward that is not finite: the step is skipped, the tree is as before, the next ones as well, and after ten in a row
+ * nothing is ever applied again. */
+static void fused_skips(void **state)
+{
+	struct rig rig, *r = &rig;
+	struct dqn_clock c;
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	make(r, &shapes[0], FH_PRECISION_BF16, 0);
+	for (int64_t i = 0; i < r->d.C; i++)
+		((float *)rig_host(r, T_RP_R, 0))[i] = INFINITY;
+	rig_send(r);
+	learn(r, 12, 4);
+	rig_equal(r, T_PARAM);
+	rig_equal(r, T_TARGET);
+	rig_equal(r, T_TREE);
+	RIG_OK(r->x[1]->backend->read(r->x[1], T_CLOCK, 0, &c, sizeof c, &r->st));
+	assert_int_equal(c.step, 12);
+	assert_int_equal(c.applied, 0);
+	assert_int_equal(c.skipped, 12);
+	assert_int_equal(c.skipped_run, 12);
+	assert_true(c.largest == 2.f);
+	rig_free(r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fused_is_staged),
+		cmocka_unit_test(repeats),
+		cmocka_unit_test(trial_alone),
+		cmocka_unit_test(fused_skips),
+	};
+
+	return cmocka_run_group_tests(tests, rig_open, NULL);
+}
