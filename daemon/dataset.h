@@ -43,6 +43,7 @@ struct datasets_config {
 	struct store *store;
 	const char *dir;          /* <state>/datasets, made when missing */
 	uint64_t cache_bytes;     /* 0: DATASET_CACHE_BYTES */
+	uint32_t upload_idle_ms;  /* 0: UPLOAD_IDLE_MS */
 	unsigned (*jobs_using)(void *arg, const char *name); /* live jobs: queued, running, paused */
 	void *arg;
 };

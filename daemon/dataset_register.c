@@ -65,8 +65,6 @@ static int check_prices(const struct market_bars *b, int64_t i, int64_t bar, str
 			return bad(st, name[k], bar, "%s is %g, not a number within +-%g", name[k], p[k], MARKET_PRICE_MAX);
 	if (!(volume >= 0 && volume <= MARKET_VOLUME_MAX))
 		return bad(st, "volume", bar, "volume is %g, not in [0, %g]", volume, MARKET_VOLUME_MAX);
-	if (p[1] < p[2])
-		return bad(st, "high", bar, "high %.12g is below low %.12g", p[1], p[2]);
 	if (p[1] < fmax(p[0], p[3]))
 		return bad(st, "high", bar, "high %.12g is below open %.12g or close %.12g", p[1], p[0], p[3]);
 	if (p[2] > fmin(p[0], p[3]))

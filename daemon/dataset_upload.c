@@ -53,8 +53,8 @@ static struct upload *upload_find(struct datasets *ds, const char *id, struct fh
 	while (u && strcmp(u->id, id ? id : ""))
 		u = u->next;
 	if (!u)
-		fh_fail_field(st, FH_NOT_FOUND, "upload", "there is no open upload \"%.64s\" (idle ones end after %d s)", id ? id : "",
-			      UPLOAD_IDLE_MS / 1000);
+		fh_fail_field(st, FH_NOT_FOUND, "upload", "there is no open upload \"%.64s\" (idle ones end after %u s)", id ? id : "",
+			      ds->cfg.upload_idle_ms / 1000);
 	return u;
 }
 
@@ -125,7 +125,7 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	ds->upload_bytes += (uint64_t)bars * BAR_BYTES;
 	u->idle.data = u;
 	uv_timer_init(ds->cfg.loop, &u->idle);
-	uv_timer_start(&u->idle, upload_idle, UPLOAD_IDLE_MS, 0);
+	uv_timer_start(&u->idle, upload_idle, ds->cfg.upload_idle_ms, 0);
 	return 0;
 }
 
@@ -164,7 +164,7 @@ int upload_chunk(struct datasets *ds, const char *id, int64_t first, const struc
 	if (b->bars > u->bars - first)
 		return fh_fail_field(st, FH_INVALID, "ts", "bars %lld to %lld, but %lld were announced", (long long)first,
 				     (long long)(first + b->bars - 1), (long long)u->bars);
-	uv_timer_start(&u->idle, upload_idle, UPLOAD_IDLE_MS, 0);
+	uv_timer_start(&u->idle, upload_idle, ds->cfg.upload_idle_ms, 0);
 	if (first < u->next_bar) {
 		if (first + b->bars > u->next_bar || !same_again(u, first, b))
 			return fh_fail_field(st, FH_CONFLICT, "first_bar", "bars %lld to %lld came already and were different",
