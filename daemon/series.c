@@ -15,6 +15,9 @@
 #include <string.h>
 #include <time.h>
 
+/* Row and item kinds beside those of the wire: evaluations of another split than the validation split, which are no answer to
+ * "how does it do" (the store's newest kind 2 is the last validation). */
+#define KIND_OTHER_SPLIT 4
 #define THIN_EVERY 1024 /* samples of a job between two passes that thin its rows */
 
 struct item { void *packed; size_t bytes; int kind, state, durable; };
@@ -337,7 +340,7 @@ static void advance(struct series *s, struct track *t)
 			keep_copy(&t->report, i);
 		else if (i->kind == FH__V1__SAMPLE_KIND__VALIDATION)
 			keep_copy(&t->validation, i);
-		else
+		else if (i->kind == FH__V1__SAMPLE_KIND__STATE_CHANGE)
 			t->state = i->state;
 		publish_sample(s->publish, t->job, i->packed, i->bytes);
 		thin(s, t);
@@ -402,6 +405,8 @@ static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, st
 		m->has_time_ns = 1;
 		m->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	}
+	if (m->kind == FH__V1__SAMPLE_KIND__VALIDATION && m->split && strcmp(m->split, "validation"))
+		i.kind = KIND_OTHER_SPLIT;
 	m->has_job = m->has_seq = m->has_kind = 1;
 	m->job = job;
 	m->seq = ++t->assigned;

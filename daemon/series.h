@@ -51,7 +51,7 @@ uint64_t series_state_change(struct series *s, struct store_txn *t, uint64_t job
 /* Visible numbers; 0 when the job has none. */
 uint64_t series_last_seq(const struct series *s, uint64_t job);
 uint64_t series_first_seq(const struct series *s, uint64_t job);
-/* The newest visible report (validation = 0) or validation (1), unpacked for the caller (fh__v1__sample__free_unpacked), or NULL. */
+/* The newest visible report (validation = 0) or evaluation of the validation split (1), unpacked for the caller (fh__v1__sample__free_unpacked), or NULL. */
 Fh__V1__Sample *series_newest(const struct series *s, uint64_t job, int validation);
 
 struct series_stats { uint64_t appended, dropped, undurable, bytes, waiters; };

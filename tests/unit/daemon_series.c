@@ -205,6 +205,37 @@ static void test_numbers_go_on_across_restarts(void **state)
 	assert_int_equal(polled.last_step, 11);
 }
 
+/* What `show` calls the last validation is one of the validation split, though those of the test split come after it. */
+static void test_last_validation_is_of_the_validation_split(void **state)
+{
+	static char *const split[] = {"validation", "test", "validation", "test"};
+	Fh__V1__Sample *m;
+
+	change(1, 1);
+	for (int i = 0; i < 4; i++) {
+		Fh__V1__Sample v = FH__V1__SAMPLE__INIT;
+
+		v.has_kind = v.has_step = 1;
+		v.kind = VALIDATION;
+		v.split = split[i];
+		v.step = (uint64_t)i;
+		assert_int_equal(series_append(series, 1, &v), i + 2);
+	}
+	settle();
+	for (int restart = 0; restart < 2; restart++) {
+		m = series_newest(series, 1, 1);
+		assert_non_null(m);
+		assert_int_equal(m->step, 2);
+		assert_string_equal(m->split, "validation");
+		fh__v1__sample__free_unpacked(m, NULL);
+		poll_now(1, 0, 10);
+		assert_int_equal(polled.n, 5); /* all of them are in the series */
+		assert_int_equal(polled.state, restart ? 0 : 1);
+		close_all();
+		open_all();
+	}
+}
+
 static void test_nothing_is_seen_before_it_is_durable(void **state)
 {
 	change(1, 1);
@@ -444,6 +475,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_numbers_go_on_across_restarts, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_last_validation_is_of_the_validation_split, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_nothing_is_seen_before_it_is_durable, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_state_changes_keep_their_place, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_limits_and_pages, setup, teardown),
