@@ -11,21 +11,23 @@
 
 #define TREE_PRIORITY_FLOOR 1e-6 /* added to an error before the power */
 
+/* One level down from inner node n: the child whose prefix interval holds *x, which becomes relative to it. */
+FH_HD int64_t tree_step(const float *node, int64_t n, double *x)
+{
+	double left = (double)node[2 * n], right = (double)node[2 * n + 1];
+	int go_right = (*x >= left) & (right != 0.0); /* no branch: it would be mispredicted every other time */
+
+	*x -= go_right ? left : 0.0;
+	return 2 * n + go_right;
+}
+
 /* The leaf whose prefix interval holds x, in [0, C). Never an empty leaf of a tree whose total is positive. */
 FH_HD int32_t tree_find(const float *node, int64_t C, double x)
 {
 	int64_t n = 1;
 
-	while (n < C) {
-		double left = (double)node[2 * n], right = (double)node[2 * n + 1];
-
-		if (x < left || right == 0.0) {
-			n = 2 * n;
-		} else {
-			x = x - left;
-			n = 2 * n + 1;
-		}
-	}
+	while (n < C)
+		n = tree_step(node, n, &x);
 	return (int32_t)(n - C);
 }
 

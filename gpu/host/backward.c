@@ -133,23 +133,6 @@ static void value_panel(const struct backward *p, int panel)
 			bias[i] += p->w.gv[j * p->s.atom_row + i];
 }
 
-/* x [A*NA] rows of n at stride `row`: less the mean over actions. */
-static void remove_mean(const struct dqn_dims *d, int A, float *x, int64_t row, int n)
-{
-	for (int i = 0; i < d->NA; i++) {
-		float mean[PANEL] = {0};
-
-		for (int a = 0; a < A; a++)
-			for (int j = 0; j < n; j++)
-				mean[j] += x[(a * d->NA + i) * row + j];
-		for (int j = 0; j < n; j++)
-			mean[j] /= (float)A;
-		for (int a = 0; a < A; a++)
-			for (int j = 0; j < n; j++)
-				x[(a * d->NA + i) * row + j] -= mean[j];
-	}
-}
-
 static void advantage_bias(const struct backward *p, int b, const int32_t *list, const int32_t *end)
 {
 	const struct dqn_dims *d = p->d;
@@ -163,7 +146,7 @@ static void advantage_bias(const struct backward *p, int b, const int32_t *list,
 			for (int i = 0; i < d->NA; i++)
 				bias[a * d->NA + i] += g[i];
 		}
-	remove_mean(d, d->A[b], bias, 1, 1);
+	p->k->center(bias, d->NA, d->A[b], d->NA, bias);
 }
 
 static void advantage_panel(const struct backward *p, int b, int panel)
@@ -183,7 +166,11 @@ static void advantage_panel(const struct backward *p, int b, int panel)
 
 		p->k->product(&g);
 	}
-	remove_mean(d, d->A[b], p->grad + l->w + col, d->AH, n);
+	for (int i = 0; i < d->NA; i++) { /* the mean over actions */
+		float *row = p->grad + l->w + (int64_t)i * d->AH + col;
+
+		p->k->center(row, (int64_t)d->NA * d->AH, d->A[b], n, row);
+	}
 	if (!panel)
 		advantage_bias(p, b, list, end);
 }

@@ -62,6 +62,8 @@ struct kernels {
 			       int relu, int round, float *y);
 	/* dst[j][i] = round(src[i][j]), i < rows, j < cols */
 	void (*transpose)(const float *src, int64_t src_row, int rows, int cols, float *dst, int64_t dst_row, int round);
+	/* dst[a*step + i] = src[a*step + i] - their mean over a < count, for i < n; dst may be src */
+	void (*center)(const float *src, int64_t step, int count, int64_t n, float *dst);
 	void (*round)(const float *src, int64_t n, int dropped, float *dst);
 	/* q[j] = expected value of softmax over i of logit[i*row + j], at atoms middle + (i - (atoms - 1)/2) dz; j < PANEL.
 	 * From the middle, because from v_min the small Q of a young network would cancel. */

@@ -44,34 +44,15 @@ void host_prepare_round(const struct host_pass *p, const float *param, int task)
 	p->k->round(param + at, n, p->round, p->w->rounded + at);
 }
 
-/* Rows `from` … of one branch's weights [A*NA][AH], less their mean over actions. */
+/* Atoms `from` … of one branch's weights [A*NA][AH] and bias, less their mean over actions. */
 static void center(const struct host_pass *p, int b, int from, int to)
 {
 	const struct dqn_dims *d = p->d;
 	const struct dqn_layer *l = &d->layer[DQN_B0 + 2 * b + 1];
-	int first = host_first_action(d, b), A = d->A[b];
-	int64_t AH = d->AH, step = d->NA * AH;
-	const float *w = p->w->flat + l->w, *bias = p->w->flat + l->b;
+	int64_t AH = d->AH, first = (int64_t)host_first_action(d, b) * d->NA + from;
 
-	for (int i = from; i < to; i++) {
-		float *to_w = p->w->wc + ((int64_t)first * d->NA + i) * AH, *to_b = p->w->bc + (int64_t)first * d->NA + i;
-		float mean = 0.0f;
-
-		for (int a = 0; a < A; a++)
-			mean += bias[a * d->NA + i];
-		mean /= (float)A;
-		for (int a = 0; a < A; a++)
-			to_b[a * d->NA] = bias[a * d->NA + i] - mean;
-		for (int64_t c = 0; c < AH; c++) {
-			float sum = 0.0f;
-
-			for (int a = 0; a < A; a++)
-				sum += w[a * step + i * AH + c];
-			sum /= (float)A;
-			for (int a = 0; a < A; a++)
-				to_w[a * step + c] = w[a * step + i * AH + c] - sum;
-		}
-	}
+	p->k->center(p->w->flat + l->w + from * AH, d->NA * AH, d->A[b], (to - from) * AH, p->w->wc + first * AH);
+	p->k->center(p->w->flat + l->b + from, d->NA, d->A[b], to - from, p->w->bc + first);
 }
 
 static int atom_blocks(const struct dqn_dims *d)

@@ -1,5 +1,5 @@
 /* Learn stages around the network: this step's scalars, the prioritized sample, its transitions, the new priorities and
- * the accumulators. One small serial loop each, on the trainer's worker.
+ * the accumulators. Small loops on the trainer's worker; only the copying of transitions is shared out.
  *
  * Invariant: clock.step counts every training step, clock.applied only those whose update was applied; both move in
  * COUNT alone, so every stage of one step sees the same numbers. */
@@ -54,6 +54,29 @@ static void importance(const struct dqn_dims *d, double beta, const float *tree,
 	host_kernels()->power(weight, d->B, (float)-beta);
 }
 
+#define WALKS 16 /* samples that go down the tree side by side, so that their loads overlap */
+
+static void walk(const struct dqn_dims *d, const struct dqn_clock *c, const float *tree, int first, int32_t *index)
+{
+	double x[WALKS];
+	int64_t node[WALKS];
+	int n = d->B - first < WALKS ? d->B - first : WALKS;
+
+	for (int j = 0; j < n; j += 4) {
+		struct philox_words w = philox_block(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)(first + j) / 4);
+
+		for (int i = 0; i < 4 && j + i < n; i++) {
+			x[j + i] = tree_target(tree[1], d->B, first + j + i, philox_uniform(w.w[i]));
+			node[j + i] = 1;
+		}
+	}
+	for (int64_t level = 1; level < d->C; level *= 2)
+		for (int j = 0; j < n; j++)
+			node[j] = tree_step(tree, node[j], &x[j]);
+	for (int j = 0; j < n; j++)
+		index[first + j] = (int32_t)(node[j] - d->C);
+}
+
 int host_dqn_sample(struct exec *x, struct fh_status *st)
 {
 	const struct dqn_dims *d = x->dims;
@@ -63,19 +86,28 @@ int host_dqn_sample(struct exec *x, struct fh_status *st)
 		const struct dqn_clock *c = host_tensor(x, T_CLOCK, p);
 		const float *tree = host_tensor(x, T_TREE, p);
 		int32_t *index = host_tensor(x, T_INDEX, p);
-		struct philox_words w = {{0, 0, 0, 0}};
 
-		for (int j = 0; j < d->B; j++) {
-			if ((j & 3) == 0)
-				w = philox_block(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j >> 2);
-			index[j] = tree_find(tree, d->C, tree_target(tree[1], d->B, j, philox_uniform(w.w[j & 3])));
-		}
+		for (int j = 0; j < d->B; j += WALKS)
+			walk(d, c, tree, j, index);
 		importance(d, c->beta, tree, index, host_tensor(x, T_WEIGHT, p));
 	}
 	return 0;
 }
 
 /* ---------------------------------------------------------------- gather */
+
+#define GATHER_ROWS 32 /* transitions of one task */
+
+struct gather {
+	const struct dqn_dims *d;
+	const int32_t *index;
+	const void *s, *s2;        /* the replay's */
+	const uint8_t *a;
+	const float *r, *g;
+	float *to_s, *to_s2, *to_r, *to_g;
+	int32_t *to_a;
+	int bf16;
+};
 
 static void state_row(const void *store, int64_t row, int n, int bf16, float *out)
 {
@@ -85,31 +117,40 @@ static void state_row(const void *store, int64_t row, int n, int bf16, float *ou
 		memcpy(out, (const float *)store + row * n, (size_t)n * sizeof(*out));
 }
 
+static void gather_task(void *ctx, int task, int member)
+{
+	const struct gather *t = ctx;
+	const struct dqn_dims *d = t->d;
+	int end = (task + 1) * GATHER_ROWS < d->B ? (task + 1) * GATHER_ROWS : d->B;
+
+	(void)member;
+	for (int j = task * GATHER_ROWS; j < end; j++) {
+		int64_t row = t->index[j];
+
+		state_row(t->s, row, d->SD, t->bf16, t->to_s + (int64_t)j * d->SD);
+		state_row(t->s2, row, d->SD, t->bf16, t->to_s2 + (int64_t)j * d->SD);
+		for (int b = 0; b < d->D; b++)
+			t->to_a[j * d->D + b] = t->a[row * d->D + b];
+		t->to_r[j] = t->r[row];
+		t->to_g[j] = t->g[row];
+	}
+}
+
 int host_dqn_gather(struct exec *x, struct fh_status *st)
 {
 	const struct dqn_dims *d = x->dims;
-	int bf16 = d->precision == FH_PRECISION_BF16;
 
 	(void)st;
 	for (int p = 0; p < d->P; p++) {
-		const int32_t *index = host_tensor(x, T_INDEX, p);
-		const void *store_s = host_tensor(x, T_RP_S, p), *store_s2 = host_tensor(x, T_RP_S2, p);
-		const uint8_t *store_a = host_tensor(x, T_RP_A, p);
-		const float *store_r = host_tensor(x, T_RP_R, p), *store_g = host_tensor(x, T_RP_G, p);
-		float *s = host_tensor(x, T_S, p), *s2 = host_tensor(x, T_S2, p);
-		float *r = host_tensor(x, T_R, p), *g = host_tensor(x, T_G, p);
-		int32_t *a = host_tensor(x, T_A, p);
+		struct gather t = {
+			.d = d, .index = host_tensor(x, T_INDEX, p), .s = host_tensor(x, T_RP_S, p), .s2 = host_tensor(x, T_RP_S2, p),
+			.a = host_tensor(x, T_RP_A, p), .r = host_tensor(x, T_RP_R, p), .g = host_tensor(x, T_RP_G, p),
+			.to_s = host_tensor(x, T_S, p), .to_s2 = host_tensor(x, T_S2, p), .to_r = host_tensor(x, T_R, p),
+			.to_g = host_tensor(x, T_G, p), .to_a = host_tensor(x, T_A, p),
+			.bf16 = d->precision == FH_PRECISION_BF16,
+		};
 
-		for (int j = 0; j < d->B; j++) {
-			int64_t row = index[j];
-
-			state_row(store_s, row, d->SD, bf16, s + (int64_t)j * d->SD);
-			state_row(store_s2, row, d->SD, bf16, s2 + (int64_t)j * d->SD);
-			for (int b = 0; b < d->D; b++)
-				a[j * d->D + b] = store_a[row * d->D + b];
-			r[j] = store_r[row];
-			g[j] = store_g[row];
-		}
+		team_run(((struct host_priv *)x->priv)->team, (d->B + GATHER_ROWS - 1) / GATHER_ROWS, gather_task, &t);
 	}
 	return 0;
 }
