@@ -22,6 +22,9 @@
 #include "daemon/store.h"
 #include "daemon/worker.h"
 
+#define RATE_FIRST_NS 50000000ull  /* the first estimate of steps per second comes soon, … */
+#define RATE_EVERY_NS 200000000ull /* … later ones are averaged */
+
 static void *need(void *p)
 {
 	if (!p)
@@ -342,7 +345,7 @@ void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s
 		j->rate_step = s->step;
 		return;
 	}
-	if (now - j->rate_ns < 200000000ull)
+	if (now - j->rate_ns < (j->steps_per_second > 0 ? RATE_EVERY_NS : RATE_FIRST_NS) || s->step == j->rate_step)
 		return;
 	rate = (double)(s->step - j->rate_step) * 1e9 / (double)(now - j->rate_ns);
 	j->steps_per_second = j->steps_per_second > 0 ? 0.8 * j->steps_per_second + 0.2 * rate : rate;
@@ -350,9 +353,21 @@ void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s
 	j->rate_step = s->step;
 }
 
+void jobs_refresh(struct jobs *js, struct job *j)
+{
+	struct trainer_state s;
+
+	if (j->state != JOB_RUNNING || !j->sent)
+		return;
+	workers_state(js->daemon->workers, j->worker, &s);
+	jobs_progress(js, j, &s);
+}
+
 static void on_started(struct job *j, const struct worker_event *e)
 {
 	take_state(j, &e->state);
+	j->rate_ns = time_mono_ns();
+	j->rate_step = j->step;
 	j->memory = e->memory;
 	snprintf(j->reason, sizeof j->reason, "%s%s", j->last_checkpoint[0] ? "goes on from its checkpoint" : "running",
 		 e->reused ? ", on a parked trainer" : "");

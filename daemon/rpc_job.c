@@ -219,10 +219,12 @@ void rpc_show_job(struct daemon *d, struct rpc_call *c)
 	struct fh_status st = FH_STATUS_INIT;
 	struct job *j;
 
-	if (jobs_lookup(d->jobs, c->request->show_job->job, "job", &j, &st))
+	if (jobs_lookup(d->jobs, c->request->show_job->job, "job", &j, &st)) {
 		rpc_fail(c, &st);
-	else
-		rpc_answer_job(d, c, j, 0);
+		return;
+	}
+	jobs_refresh(d->jobs, j);
+	rpc_answer_job(d, c, j, 0);
 }
 
 /* ---------------------------------------------------------------- list */

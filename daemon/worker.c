@@ -359,12 +359,9 @@ static void on_progress(uv_timer_t *timer)
 	for (int i = 0; i < all->n; i++) {
 		struct worker *w = &all->worker[i];
 		struct job *j = w->job ? jobs_by_id(all->daemon->jobs, w->job) : NULL;
-		struct trainer_state s;
 
-		if (!j || !j->sent)
-			continue;
-		workers_state(all, i, &s);
-		jobs_progress(all->daemon->jobs, j, &s);
+		if (j)
+			jobs_refresh(all->daemon->jobs, j);
 	}
 }
 
