@@ -4,11 +4,13 @@
  * the columns; every further line becomes one bar through pass_row(). One thread.
  * Invariant: `st` of a refused row names the line; the file's name is put in front of it once, in import_file(). */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/import/columns.h"
+#include "client/import/dbn.h"
 #include "client/import/import.h"
 #include "client/import/json.h"
 #include "client/import/number.h"
@@ -316,6 +318,45 @@ static int pass_end(struct pass *p, struct fh_status *st)
 	return 0;
 }
 
+/* 1: the source begins like a DBN file. */
+static int is_dbn(struct pass *p, struct fh_status *st)
+{
+	const void *first;
+	size_t n;
+	int rc = source_peek(p->source, &first, &n, st);
+
+	return rc ? rc : n >= 4 && !memcmp(first, DBN_MAGIC, 3);
+}
+
+static int pass_dbn(struct pass *p, struct fh_status *st)
+{
+	static const struct { const char *option; size_t at; } text_only[] = {
+		{"--columns", offsetof(struct import_options, columns)}, {"--tz", offsetof(struct import_options, tz)},
+		{"--date", offsetof(struct import_options, date)},
+	};
+	struct dbn_seen seen;
+
+	for (size_t i = 0; i < sizeof text_only / sizeof *text_only; i++)
+		if (*(const char *const *)((const char *)p->o + text_only[i].at))
+			return fh_fail_field(st, FH_INVALID, text_only[i].option, "it is for text files, and this is a DBN file");
+	int rc = dbn_read(p->source, p->o, p->out, &seen, st);
+
+	memcpy(p->first_drop, seen.first_drop, sizeof p->first_drop);
+	snprintf(p->symbols, sizeof p->symbols, "%.*s", (int)sizeof p->symbols - 1, seen.symbols);
+	p->symbol_changes = seen.symbol_changes;
+	p->other_symbols = seen.others;
+	return rc;
+}
+
+static int pass_text(struct pass *p, struct fh_status *st)
+{
+	if (p->o->has_instrument_id)
+		return fh_fail_field(st, FH_INVALID, "--instrument-id", "it is for DBN files, and this is none; --symbol chooses rows of text");
+	int rc = csv_open(&p->csv, p->source, st);
+
+	return rc ? rc : pass_read(p, st);
+}
+
 static int pass_options(struct pass *p, struct fh_status *st)
 {
 	struct timestamp t;
@@ -349,9 +390,9 @@ int import_file(const char *path, const struct import_options *o, struct import 
 	if (!rc) {
 		rc = source_open(path, p->o->member, &p->source, st);
 		if (!rc)
-			rc = csv_open(&p->csv, p->source, st);
-		if (!rc)
-			rc = pass_read(p, st);
+			rc = is_dbn(p, st);
+		if (rc >= 0)
+			rc = rc ? pass_dbn(p, st) : pass_text(p, st);
 		if (!rc)
 			rc = pass_end(p, st);
 		if (rc)

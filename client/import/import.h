@@ -22,6 +22,8 @@ struct import_options {
 	const char *date;            /* day of times that are milliseconds of a day, "YYYY-MM-DD" */
 	const char *member;          /* file inside a zip archive */
 	const char *symbol;          /* only rows of this one */
+	int has_instrument_id;       /* DBN: only records of this instrument */
+	uint32_t instrument_id;
 	double price_scale;          /* prices are divided by it; 0: 1 */
 	char point;                  /* '.', ',' or 0: found out */
 	enum on_bad_row on_bad_row;

@@ -27,10 +27,8 @@ int source_foreign(const void *p, size_t n, struct fh_status *st)
 {
 	if (starts(p, n, "PAR1", 4))
 		return fh_fail(st, FH_INVALID, "this is a Parquet file; export it as CSV");
-	if (starts(p, n, "DBN", 3))
-		return fh_fail(st, FH_INVALID, "this is a DBN file; export it as CSV");
 	if (starts(p, n, "\x50\x2a\x4d\x18", 4))
-		return fh_fail(st, FH_INVALID, "this is a DBZ file, the form before DBN; export it as CSV");
+		return fh_fail(st, FH_INVALID, "this is a DBZ file, the form before DBN; `dbn FILE -o FILE.dbn` of its makers turns it into DBN");
 	if (starts(p, n, "\xff\xfe", 2) || starts(p, n, "\xfe\xff", 2))
 		return fh_fail(st, FH_INVALID, "this is UTF-16 text; save it as UTF-8");
 	if (starts(p, n, "BZh", 3) || starts(p, n, "\xfd" "7zXZ", 5))
@@ -49,6 +47,8 @@ struct source {
 	unsigned char in[SOURCE_BLOCK];
 	size_t in_begin, in_end;
 	int in_eof;
+	unsigned char peek[SOURCE_PEEK];
+	size_t peeked, peek_taken;
 	z_stream z;
 	int z_open, z_done; /* z_done: between two gzip members, or after the zip member */
 	ZSTD_DStream *zstd;
@@ -264,13 +264,41 @@ static int read_zip(struct source *s, char *buf, size_t want, size_t *got, struc
 	return done ? 0 : member_check(s, st);
 }
 
-int source_read(struct source *s, char *buf, size_t want, size_t *got, struct fh_status *st)
+static int read_kind(struct source *s, char *buf, size_t want, size_t *got, struct fh_status *st)
 {
 	static int (*const reader[])(struct source *, char *, size_t, size_t *, struct fh_status *) = {
 		[PLAIN] = read_plain, [GZIP] = read_gzip, [ZSTD] = read_zstd, [ZIP] = read_zip
 	};
 
 	return reader[s->kind](s, buf, want, got, st);
+}
+
+int source_peek(struct source *s, const void **p, size_t *n, struct fh_status *st)
+{
+	size_t got = 1;
+
+	while (s->peeked < SOURCE_PEEK && got) {
+		int rc = read_kind(s, (char *)s->peek + s->peeked, SOURCE_PEEK - s->peeked, &got, st);
+		if (rc)
+			return rc;
+		s->peeked += got;
+	}
+	*p = s->peek;
+	*n = s->peeked;
+	return 0;
+}
+
+int source_read(struct source *s, char *buf, size_t want, size_t *got, struct fh_status *st)
+{
+	size_t n = s->peeked - s->peek_taken;
+
+	if (!n)
+		return read_kind(s, buf, want, got, st);
+	n = n < want ? n : want;
+	memcpy(buf, s->peek + s->peek_taken, n);
+	s->peek_taken += n;
+	*got = n;
+	return 0;
 }
 
 uint64_t source_bytes(const struct source *s)

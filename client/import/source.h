@@ -16,6 +16,10 @@ struct source;
 int source_open(const char *path, const char *member, struct source **out, struct fh_status *st);
 /* FH_INVALID when bytes start like a form that is no text, and says which. */
 int source_foreign(const void *p, size_t n, struct fh_status *st);
+/* The first bytes that source_read() will deliver, up to SOURCE_PEEK of them (fewer: that is all there is). Before the
+ * first read only. */
+#define SOURCE_PEEK 16
+int source_peek(struct source *s, const void **p, size_t *n, struct fh_status *st);
 /* Up to `want` bytes; *got = 0 at the end only. FH_IO, FH_CORRUPT (a compressed stream that is damaged or cut). */
 int source_read(struct source *s, char *buf, size_t want, size_t *got, struct fh_status *st);
 /* Bytes of the file, 0 when unknown, and how many of them were read: for a progress bar. */
