@@ -116,6 +116,8 @@ void rpc_evaluate(struct daemon *d, struct rpc_call *c)
 	    find_policy(d, q->job, q->checkpoint, q->has_policy, q->policy, &x->ask.policy, &j, &st) ||
 	    datasets_need(d->datasets, other ? other : j->spec.data.dataset, &set, &st) ||
 	    !(x->op = operation_new(d->operations, j->id, &st))) {
+		if (other && !strcmp(st.field, "data.dataset"))
+			snprintf(st.field, sizeof st.field, "dataset");
 		rpc_fail(c, &st);
 		return;
 	}

@@ -15,9 +15,9 @@
 #include <string.h>
 #include <time.h>
 
-/* Row and item kinds beside those of the wire: evaluations of another split than the validation split, which are no answer to
- * "how does it do" (the store's newest kind 2 is the last validation). */
-#define KIND_OTHER_SPLIT 4
+/* Row and item kind beside those of the wire: evaluations of another split or network than those asked for, which are no answer
+ * to "how does it do" (the store's newest kind 2 is the last validation). */
+#define KIND_ASIDE 4
 #define THIN_EVERY 1024 /* samples of a job between two passes that thin its rows */
 
 struct item { void *packed; size_t bytes; int kind, state, durable; };
@@ -394,7 +394,7 @@ static void flush(struct series *s)
 }
 
 /* Numbers and packs the sample; it is in the ring afterwards. */
-static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, struct track **track)
+static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, int aside, struct track **track)
 {
 	struct track *t = track_get(s, job);
 	struct timespec now;
@@ -405,8 +405,8 @@ static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, st
 		m->has_time_ns = 1;
 		m->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	}
-	if (m->kind == FH__V1__SAMPLE_KIND__VALIDATION && m->split && strcmp(m->split, "validation"))
-		i.kind = KIND_OTHER_SPLIT;
+	if (aside || (m->kind == FH__V1__SAMPLE_KIND__VALIDATION && m->split && strcmp(m->split, "validation")))
+		i.kind = KIND_ASIDE;
 	m->has_job = m->has_seq = m->has_kind = 1;
 	m->job = job;
 	m->seq = ++t->assigned;
@@ -420,7 +420,7 @@ static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, st
 	return track_item(t, t->assigned);
 }
 
-uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m)
+static uint64_t append(struct series *s, uint64_t job, Fh__V1__Sample *m, int aside)
 {
 	struct track *t;
 	struct item *i;
@@ -429,7 +429,7 @@ uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m)
 		s->stats.dropped++;
 		return 0;
 	}
-	i = number(s, job, m, &t);
+	i = number(s, job, m, aside, &t);
 	if (!s->open) {
 		s->open = need(calloc(1, sizeof *s->open));
 		s->open->series = s;
@@ -440,6 +440,16 @@ uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m)
 	if (!s->in_flight || s->open->n == SERIES_BATCH_MAX)
 		flush(s);
 	return t->assigned;
+}
+
+uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m)
+{
+	return append(s, job, m, 0);
+}
+
+uint64_t series_append_aside(struct series *s, uint64_t job, Fh__V1__Sample *m)
+{
+	return append(s, job, m, 1);
 }
 
 struct change { struct series *series; struct track *track; uint64_t seq; };
@@ -467,7 +477,7 @@ uint64_t series_state_change(struct series *s, struct store_txn *txn, uint64_t j
 	m.step = step;
 	m.epoch = epoch;
 	m.vector_step = vector_step;
-	i = number(s, job, &m, &c->track);
+	i = number(s, job, &m, 0, &c->track);
 	c->series = s;
 	c->seq = c->track->assigned;
 	store_put_sample(txn, &(struct store_sample){job, c->seq, i->kind, i->packed, i->bytes});

@@ -44,6 +44,8 @@ void series_free(struct series *s);
 /* A report or validation. seq is assigned here (m->seq is ignored and overwritten); m is packed at once and not kept. Returns the number,
  * 0 when it was dropped (SERIES_PENDING_MAX). */
 uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m);
+/* The same, but never the answer of series_newest: evaluations of the network that is not run.validate_policy. */
+uint64_t series_append_aside(struct series *s, uint64_t job, Fh__V1__Sample *m);
 /* A state change, made durable with the caller's transaction, which must be committed (in the same callback): later samples of
  * the job become visible after it. Never dropped. */
 uint64_t series_state_change(struct series *s, struct store_txn *t, uint64_t job, Fh__V1__JobState state,

@@ -221,6 +221,14 @@ static void test_last_validation_is_of_the_validation_split(void **state)
 		v.step = (uint64_t)i;
 		assert_int_equal(series_append(series, 1, &v), i + 2);
 	}
+	{
+		Fh__V1__Sample v = FH__V1__SAMPLE__INIT; /* the other network's */
+
+		v.has_kind = 1;
+		v.kind = VALIDATION;
+		v.split = "validation";
+		assert_int_equal(series_append_aside(series, 1, &v), 6);
+	}
 	settle();
 	for (int restart = 0; restart < 2; restart++) {
 		m = series_newest(series, 1, 1);
@@ -229,7 +237,7 @@ static void test_last_validation_is_of_the_validation_split(void **state)
 		assert_string_equal(m->split, "validation");
 		fh__v1__sample__free_unpacked(m, NULL);
 		poll_now(1, 0, 10);
-		assert_int_equal(polled.n, 5); /* all of them are in the series */
+		assert_int_equal(polled.n, 6); /* all of them are in the series */
 		assert_int_equal(polled.state, restart ? 0 : 1);
 		close_all();
 		open_all();
