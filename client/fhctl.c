@@ -2,7 +2,6 @@
  *
  * Options and help come from the tables (options.c, usage.c); a command lives in a cmd_*.c file. One thread; NNG has its
  * own. SIGINT and SIGTERM only raise a flag that every wait looks at; a second one ends the program at once. */
-#include <nng/nng.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,0 +1,148 @@
+/* fhctl info, ping, version, drain and shutdown. One thread. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/cmd.h"
+#include "client/output.h"
+#include "client/wait.h"
+
+static int call_ping(struct ctx *c, struct fh_answer *a, struct fh_status *st)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__PingRequest ping = FH__V1__PING_REQUEST__INIT;
+
+	req.call_case = FH__V1__REQUEST__CALL_PING;
+	req.ping = &ping;
+	return ctx_call(c, &req, 0, a, st);
+}
+
+static int run_ping(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_answer a;
+	int64_t begin = wait_now_ns();
+
+	if (call_ping(c, &a, &st))
+		return ctx_fail(c, &st);
+	if (!output_message(c, &a.reply->ping->base))
+		printf("fhd %s at %s answered in %.1f ms\n", a.reply->ping->version ? a.reply->ping->version : "?",
+		       fh_client_address(c->client), (double)(wait_now_ns() - begin) * 1e-6);
+	fh_answer_release(&a);
+	return EXIT_DONE;
+}
+
+static void print_info(const Fh__V1__InfoReply *i, const char *url)
+{
+	char t[OUT_TEXT], u[OUT_TEXT];
+
+	printf("Daemon       fhd %s at %s, %s\n", i->version ? i->version : "?", url, i->state ? i->state : "?");
+	printf("Since        %s  (%s)\n", text_time(i->started_ns, t), text_age(i->started_ns, u));
+	printf("Backend      %s%s%s%s%s\n", i->backend ? i->backend : "?", i->device && *i->device ? ": " : "", i->device ? i->device : "",
+	       i->driver && *i->driver ? ", driver " : "", i->driver ? i->driver : "");
+	if (i->device_note && *i->device_note)
+		printf("             %s\n", i->device_note);
+	printf("Memory       %s free of %s\n", text_bytes(i->memory_free, t), text_bytes(i->memory_total, u));
+	printf("Jobs         %" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " in all; %" PRIu32 " slot%s\n", i->jobs_running,
+	       i->jobs_queued, i->jobs_total, i->slots, i->slots == 1 ? "" : "s");
+	printf("Trainers     %" PRIu32 " parked, %s held\n", i->trainers_parked, text_bytes(i->trainer_bytes, t));
+	printf("Data sets    %" PRIu32 ", %s resident\n", i->datasets, text_bytes(i->dataset_bytes, t));
+	printf("Connections  %" PRIu32 "; %" PRIu64 " samples dropped, %" PRIu64 " listeners revived, %" PRIu32 " threads\n", i->connections,
+	       i->samples_dropped, i->relistens, i->threads);
+	printf("State        %s\n", i->state_dir ? i->state_dir : "?");
+	if (i->publish_url && *i->publish_url)
+		printf("Publishes    %s\n", i->publish_url);
+}
+
+static int run_info(struct ctx *c)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__InfoRequest info = FH__V1__INFO_REQUEST__INIT;
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_answer a;
+
+	req.call_case = FH__V1__REQUEST__CALL_INFO;
+	req.info = &info;
+	if (ctx_call(c, &req, 0, &a, &st))
+		return ctx_fail(c, &st);
+	if (!output_message(c, &a.reply->info->base))
+		print_info(a.reply->info, fh_client_address(c->client));
+	fh_answer_release(&a);
+	return EXIT_DONE;
+}
+
+/* Its own version needs no daemon; a daemon of another protocol is worth an exit code. */
+static int run_version(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_answer a;
+	int rc;
+
+	printf("fhctl %s (protocol %u)\n", FH_VERSION_TEXT, FH_PROTOCOL);
+	fflush(stdout);
+	rc = call_ping(c, &a, &st);
+	if (rc == 0) {
+		printf("fhd   %s at %s\n", a.reply->ping->version ? a.reply->ping->version : "?", fh_client_address(c->client));
+		fh_answer_release(&a);
+		return EXIT_DONE;
+	}
+	if (rc == FH_VERSION || rc == FH_INVALID)
+		return ctx_fail(c, &st);
+	ctx_note(c, "fhd   %s", st.text);
+	return EXIT_DONE;
+}
+
+static int run_drain(struct ctx *c)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__DrainRequest drain = FH__V1__DRAIN_REQUEST__INIT;
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_answer a;
+
+	drain.has_off = 1;
+	drain.off = opt_flag(c, "off");
+	req.call_case = FH__V1__REQUEST__CALL_DRAIN;
+	req.drain = &drain;
+	if (ctx_call(c, &req, 0, &a, &st))
+		return ctx_fail(c, &st);
+	fh_answer_release(&a);
+	ctx_note(c, drain.off ? "fhd starts jobs again" : "fhd is draining: running jobs go on, queued ones stay queued");
+	return EXIT_DONE;
+}
+
+static int run_shutdown(struct ctx *c)
+{
+	Fh__V1__Request req = FH__V1__REQUEST__INIT;
+	Fh__V1__ShutdownRequest down = FH__V1__SHUTDOWN_REQUEST__INIT;
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_answer a;
+
+	down.has_now = 1;
+	down.now = opt_flag(c, "now");
+	req.call_case = FH__V1__REQUEST__CALL_SHUTDOWN;
+	req.shutdown = &down;
+	if (ctx_call(c, &req, 0, &a, &st))
+		return ctx_fail(c, &st);
+	fh_answer_release(&a);
+	ctx_note(c, "fhd is stopping: a running job gets a checkpoint and goes on when fhd is back");
+	return EXIT_DONE;
+}
+
+static const struct opt drain_opts[] = {
+	{"off", 0, NULL, "start jobs again"},
+	{NULL, 0, NULL, NULL},
+};
+static const struct opt shutdown_opts[] = {
+	{"now", 0, NULL, "without waiting for the running job's next boundary"},
+	{NULL, 0, NULL, NULL},
+};
+
+const struct command cmds_admin[] = {
+	{"info", GROUP_DAEMON, "", "version, device, memory, jobs and data sets of the daemon", NULL, NULL, 0, 0, OUT_ALL, run_info},
+	{"ping", GROUP_DAEMON, "", "is the daemon there, and how fast does it answer", NULL, NULL, 0, 0, OUT_ALL, run_ping},
+	{"version", GROUP_DAEMON, "", "version of fhctl, and of the daemon where one answers", NULL, NULL, 0, 0, OUT_TABLE, run_version},
+	{"drain", GROUP_DAEMON, "", "start no more jobs; running ones go on", NULL, drain_opts, 0, 0, OUT_TABLE, run_drain},
+	{"shutdown", GROUP_DAEMON, "", "stop the daemon; the running job is kept and goes on after a restart", NULL, shutdown_opts, 0, 0,
+	 OUT_TABLE, run_shutdown},
+	{.name = NULL},
+};

@@ -1,0 +1,186 @@
+/* fhctl metrics: the samples of a job, so far or as they come. One thread. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "client/job_ref.h"
+#include "client/output.h"
+#include "client/table.h"
+#include "client/watch.h"
+
+#define PAGE 1000
+#define DOCUMENT_MAX 10000 /* samples of one JSON or YAML document unless --limit says otherwise */
+#define LIMIT_MAX 10000000
+
+struct listing {
+	struct ctx *c;
+	struct sample_columns *columns;
+	struct table table;
+	uint64_t since, left;   /* left: samples that may still be printed */
+	/* All pages in one message, for JSON and YAML. */
+	struct fh_answer *page;
+	int pages;
+	Fh__V1__MetricsReply all;
+};
+
+static const char *const heads[] = {"SEQ", "KIND", "STEP", "LOSS", "Q", "REWARD", "EPSILON", "RETURN", "SHARPE", "DRAWDOWN", NULL};
+static const char *const values[] = {"loss", "q", "reward_mean", "epsilon", "return", "sharpe", "max_drawdown", NULL};
+
+static void add_row(struct table *t, const Fh__V1__Sample *s)
+{
+	char v[OUT_TEXT];
+
+	if (s->kind == FH__V1__SAMPLE_KIND__STATE_CHANGE)
+		return;
+	table_add(t, "%" PRIu64, s->seq);
+	table_add(t, "%s", s->kind == FH__V1__SAMPLE_KIND__REPORT ? "report" : s->split && *s->split ? s->split : "validation");
+	table_add(t, "%" PRIu64, s->step);
+	for (int i = 0; values[i]; i++)
+		table_add(t, "%s", text_real(sample_value(s, values[i]), v));
+}
+
+static int keep_page(struct listing *l, const struct fh_answer *a, struct fh_status *st)
+{
+	const Fh__V1__MetricsReply *m = a->reply->metrics;
+	struct fh_answer *page = realloc(l->page, (size_t)(l->pages + 1) * sizeof *page);
+	Fh__V1__Sample **sample;
+
+	if (page)
+		l->page = page;
+	sample = page ? realloc(l->all.sample, (l->all.n_sample + m->n_sample + 1) * sizeof *sample) : NULL;
+	if (!sample)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for %zu samples", l->all.n_sample + m->n_sample);
+	l->all.sample = sample;
+	for (size_t i = 0; i < m->n_sample; i++)
+		sample[l->all.n_sample++] = m->sample[i];
+	l->all.has_last_seq = l->all.has_first_seq = l->all.has_more = l->all.has_state = 1;
+	l->all.last_seq = m->last_seq;
+	l->all.first_seq = m->first_seq;
+	l->all.more = m->more;
+	l->all.state = m->state;
+	page[l->pages++] = *a;
+	return 0;
+}
+
+/* Takes a page over: prints or keeps it. */
+static int take_page(struct listing *l, struct fh_answer *a, struct fh_status *st)
+{
+	const Fh__V1__MetricsReply *m = a->reply->metrics;
+
+	for (size_t i = 0; i < m->n_sample; i++) {
+		if (l->c->output == OUT_CSV)
+			sample_print_csv(l->columns, m->sample[i]);
+		else if (l->c->output == OUT_TABLE)
+			add_row(&l->table, m->sample[i]);
+	}
+	if (l->c->output == OUT_JSON || l->c->output == OUT_YAML)
+		return keep_page(l, a, st);
+	fh_answer_release(a);
+	return 0;
+}
+
+static int list_pages(struct listing *l, char *job, struct fh_status *st)
+{
+	for (;;) {
+		Fh__V1__Request req = FH__V1__REQUEST__INIT;
+		Fh__V1__MetricsRequest m = FH__V1__METRICS_REQUEST__INIT;
+		struct fh_answer a;
+		size_t n;
+		int more, rc;
+
+		m.job = job;
+		m.has_since = m.has_limit = 1;
+		m.since = l->since;
+		m.limit = (uint32_t)(l->left < PAGE ? l->left : PAGE);
+		req.call_case = FH__V1__REQUEST__CALL_METRICS;
+		req.metrics = &m;
+		rc = ctx_call(l->c, &req, 0, &a, st);
+		if (rc)
+			return rc;
+		n = a.reply->metrics->n_sample;
+		more = a.reply->metrics->more && n > 0;
+		if (n)
+			l->since = a.reply->metrics->sample[n - 1]->seq;
+		l->left -= n < l->left ? n : l->left;
+		rc = take_page(l, &a, st);
+		if (rc) {
+			fh_answer_release(&a);
+			return rc;
+		}
+		if (!more || !l->left)
+			return 0;
+	}
+}
+
+static int list_samples(struct ctx *c, const Fh__V1__Job *job, uint64_t since, uint64_t limit, struct fh_status *st)
+{
+	struct listing l = {.c = c, .since = since, .left = limit, .columns = sample_columns_new(job->spec ? job->spec->model : NULL)};
+	char id[24];
+	int rc;
+
+	fh__v1__metrics_reply__init(&l.all);
+	table_init(&l.table, heads, "rlrrrrrrrr");
+	snprintf(id, sizeof id, "%" PRIu64, job->id);
+	if (c->output == OUT_CSV && l.columns)
+		sample_print_csv_head(l.columns);
+	rc = l.columns ? list_pages(&l, id, st) : fh_fail(st, FH_EXHAUSTED, "no memory for the samples");
+	if (rc == 0 && !output_message(c, &l.all.base) && c->output == OUT_TABLE)
+		table_print(&l.table, stdout);
+	for (int i = 0; i < l.pages; i++)
+		fh_answer_release(&l.page[i]);
+	free(l.page);
+	free(l.all.sample);
+	table_release(&l.table);
+	sample_columns_free(l.columns);
+	return rc;
+}
+
+static int run_metrics(struct ctx *c)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct watch w = {.rows = WATCH_EVERY_SAMPLE};
+	struct fh_answer a;
+	int64_t since = 0, limit = c->output == OUT_JSON || c->output == OUT_YAML ? DOCUMENT_MAX : LIMIT_MAX;
+	int rc = opt_int(c, "since", 0, INT64_MAX, &since, &st), code = EXIT_DONE;
+
+	if (rc == 0)
+		rc = opt_int(c, "limit", 1, LIMIT_MAX, &limit, &st);
+	if (rc == 0 && opt_flag(c, "follow") && c->output == OUT_YAML)
+		rc = fh_fail(&st, FH_INVALID, "-f prints table, csv or json");
+	if (rc == 0 && opt_flag(c, "follow") && opt_text(c, "limit"))
+		rc = fh_fail(&st, FH_INVALID, "--limit and -f do not go together");
+	if (rc == 0)
+		rc = job_show(c, c->argv[0], &a, &st);
+	if (rc)
+		return ctx_fail(c, &st);
+	if (opt_flag(c, "follow")) {
+		w.since = (uint64_t)since;
+		w.patience_ms = c->timeout_given ? c->timeout_ms : 0;
+		code = watch_job(c, &w, a.reply->job->job);
+	} else {
+		rc = list_samples(c, a.reply->job->job, (uint64_t)since, (uint64_t)limit, &st);
+		code = rc ? ctx_fail(c, &st) : EXIT_DONE;
+	}
+	fh_answer_release(&a);
+	return code;
+}
+
+static const struct opt metrics_opts[] = {
+	{"follow", 'f', NULL, "print samples as they come, until the job ends"},
+	{"since", 0, "N", "only samples with a sequence number above N"},
+	{"limit", 0, "N", "at most N samples"},
+	{NULL, 0, NULL, NULL},
+};
+
+const struct command cmds_metrics[] = {
+	{"metrics", GROUP_JOBS, "JOB", "print the reports and validations of a job",
+	 "  fhctl metrics trial-1 -f\n"
+	 "  fhctl metrics trial-1 -o csv > trial-1.csv\n"
+	 "\n"
+	 "CSV has one column per metric; empty where a sample does not have it. With -f, json is one document per sample and\n"
+	 "--timeout is how long a daemon that went away is waited for (60 s unless given).\n"
+	 "Ctrl-C detaches (exit code 130); the line it prints goes on where it stopped, by --since.",
+	 metrics_opts, 1, 1, OUT_ALL | OUT_CSV, run_metrics},
+	{.name = NULL},
+};
