@@ -364,7 +364,7 @@ int trainer_resume(struct trainer *t, const struct fh_spec *spec, struct market 
 		rc = trainer_install(t, &start, m, 0, 0, NULL, NULL, st);
 	if (rc == 0)
 		rc = write_all(t, tensor, st);
-	for (int i = 0; i < t->plan.tensors; i++)
+	for (int i = 0; i < PLAN_TENSOR_MAX; i++)
 		free(tensor[i]);
 	if (rc)
 		return rc;
