@@ -202,7 +202,7 @@ def e2e_step(stage, folder, limit_s):
     xml = folder / "log" / "e2e.xml"
     xml.unlink(missing_ok=True)
     argv = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", "--durations=15", f"--junitxml={xml}",
-            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), "tests/e2e"]
+            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), "tests/e2e", "tests/data"]
     env = {**SAN_ENV[stage], "FHD_BUILD": str(folder), "FHD_SLOWDOWN": str(SLOWDOWN[stage]), "PYTHONDONTWRITEBYTECODE": "1"}
     return Step(f"{stage}: e2e", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / "e2e.txt")
 
