@@ -82,7 +82,7 @@ show info
 title "Import"
 if [ -n "$csv" ]; then
 	show dataset import "$csv" --name bars --tick 0.00001
-	job=client/examples/eurusd.yaml
+	job=client/examples/eurusd-hourly.yaml
 else
 	show dataset synth --name bars --kind momentum --bars 20000 --seed 1
 	job=client/examples/momentum.yaml

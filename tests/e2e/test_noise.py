@@ -220,7 +220,7 @@ def test_nngcat(daemon, folder):
     noise = folder / "noise"
     noise.write_bytes(random.Random(1).randbytes(5000))
     for data in ("--data=hello", "--data=", f"--file={noise}"):
-        done = subprocess.run([nngcat, "--req", "--dial", daemon.url, data, "--raw", "--recv-timeout", "5", "--count=1"], capture_output=True,
+        done = subprocess.run([nngcat, "--req", "--dial", daemon.url, data, "--raw", "--recv-timeout=5", "--count=1"], capture_output=True,
                               timeout=fh.DEADLINE_S)
         reply = pb.Reply.FromString(done.stdout)
         assert reply.HasField("error"), done

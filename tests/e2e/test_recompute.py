@@ -1,5 +1,6 @@
 """The numbers of `evaluate` from its trace, by another program: formulas of design section 8 in numpy, 1e-9 relative."""
 import csv
+import datetime
 import math
 
 import numpy as np
@@ -17,36 +18,23 @@ def close(a, b, scale=0.0):
 
 
 class Trace:
-    """Columns of the CSV; `meta` are its leading comment lines `# key: value`, if any."""
+    """The CSV of --trace. Its first row is the state before the first action: initial cash at the episode's first bar."""
 
     def __init__(self, path):
-        self.meta, rows = {}, []
         with open(path, newline="") as f:
-            lines = f.read().splitlines()
-        for line in lines:
-            if line.startswith("#"):
-                for part in line[1:].split(","):
-                    key, _, value = part.replace("=", ":").partition(":")
-                    self.meta[key.strip()] = value.strip()
-            elif line:
-                rows.append(line)
-        self.rows = list(csv.DictReader(rows))
+            rows = list(csv.DictReader(f))
+        self.first, self.rows = rows[0], rows[1:]
 
     def column(self, name):
-        return np.array([float(r[name]) if r[name] != "" else 0.0 for r in self.rows])
-
-    def names(self):
-        return list(self.rows[0])
+        return np.array([float(r[name]) for r in self.rows])
 
 
-def recompute(fills, q, equity, ts_first, ts_last, bars_total, p):
+def recompute(fills, q, equity, per_year, p):
     """fills: (quantity, price) in order; equity [n+1] from initial cash on; q [n] after each bar."""
     out = {}
     out["pnl"] = equity[-1] - equity[0]
-    out["return"] = out["pnl"] / p["initial_cash"]
+    out["ret"] = out["pnl"] / p["initial_cash"]
     r = equity[1:] / equity[:-1] - 1
-    covered = ts_last - ts_first
-    per_year = (bars_total - 1) / (covered / YEAR_NS) if covered > 0 else 0.0
     std = np.std(r, ddof=1) if len(r) > 1 else 0.0
     out["sharpe"] = np.mean(r) / std * math.sqrt(per_year) if std >= 1e-12 else 0.0
     down = math.sqrt(np.mean(np.minimum(r, 0.0) ** 2)) if len(r) else 0.0
@@ -79,7 +67,7 @@ def win_rate(fills, p):
 
 def fills_of(trace):
     fills = []
-    for fill, price, out, out_price in zip(*(trace.column(c) for c in ("fill", "fill_price", "exit_fill", "exit_price"))):
+    for fill, price, out, out_price in zip(*(trace.column(c) for c in ("fill", "price", "exit_fill", "exit_price"))):
         if fill:
             fills.append((fill, price))
         if out:
@@ -105,64 +93,79 @@ def test_metrics_follow_from_the_trace(daemon, client, spec, folder, name, env, 
     report = {m["name"]: float(m["value"]) for m in agent_report(reply)["value"]}
     trace = Trace(path)
     shown = client.show("j").spec.env
-    p = {k: getattr(shown, k) for k in ("initial_cash", "multiplier", "max_position", "fee", "half_spread")}
+    p = {k: getattr(shown, k) for k in ("initial_cash", "multiplier", "max_position", "fee")}
+    for key in ("multiplier", "max_position"):
+        assert float(trace.first[key]) == p[key]
+    assert float(trace.first["cash"]) == float(trace.first["equity"]) == p["initial_cash"]
     equity = np.concatenate([[p["initial_cash"]], trace.column("equity")])
-    q = trace.column("position")
-    fills = fills_of(trace)
+    q, fills = trace.column("position"), fills_of(trace)
 
-    # Cash, fee and equity of every bar follow from its fills.
-    cash, position = p["initial_cash"], 0.0
-    closes = trace.column("close")
-    fees = trace.column("fee")
-    for i, row in enumerate(trace.rows):
-        for f, price in ((float(row["fill"] or 0), float(row["fill_price"] or 0)), (float(row["exit_fill"] or 0), float(row["exit_price"] or 0))):
-            cash -= f * price * p["multiplier"] + abs(f) * p["fee"]
-            position += f
-        assert close(cash, float(row["cash"]), p["initial_cash"]), (i, row)
-        assert abs(position - q[i]) <= 1e-9 * p["max_position"], (i, row)
-        assert close(cash + q[i] * closes[i] * p["multiplier"], equity[i + 1], p["initial_cash"]), (i, row)
-        assert close(fees[i], p["fee"] * (abs(float(row["fill"] or 0)) + abs(float(row["exit_fill"] or 0)))), (i, row)
-
-    # Rewards add up to the change of equity.
-    scale = client_reward_scale(trace, equity, p)
-    assert close(trace.column("reward").sum(), (equity[-1] - equity[0]) / p["initial_cash"] * scale, abs(scale) * 1e-3)
-
-    first_ts, last_ts, bars = covered_time(client, shown, split)
-    want = recompute(fills, q, equity, first_ts, last_ts, bars, p)
+    check_cash(trace, q, equity, p)
+    check_rewards(trace, equity, p)
+    begin, end, ts = episode(client, split)
+    check_times(trace, begin, ts)
+    per_year = (end - begin - 1) / ((ts[end - 1] - ts[begin]) / YEAR_NS)
+    assert close(float(trace.first["bars_per_year"]), per_year)
+    want = recompute(fills, q, equity, per_year, p)
     for key, value in want.items():
-        got = report[key if key in report else {"return": "ret"}.get(key, key)]
-        assert close(got, value, 1e-6 if key in ("sharpe", "sortino") else 0.0) or abs(got - value) < 1e-12, (key, got, value)
+        assert close(report[key], value) or abs(report[key] - value) < 1e-12, (key, report[key], value)
     if name == "plain":
         assert len(fills) > 0, "a policy that never trades proves nothing here"
+    if name == "ruin":
+        assert equity[-1] <= p["initial_cash"] * shown.ruin_fraction or len(trace.rows) == end - 1 - begin
+
+
+def check_cash(trace, q, equity, p):
+    """Cash, fee, position and equity of every bar follow from its fills."""
+    cash, position = p["initial_cash"], 0.0
+    for i, row in enumerate(trace.rows):
+        v = {k: float(row[k]) for k in ("fill", "price", "exit_fill", "exit_price", "fee", "cash", "close")}
+        for f, price in ((v["fill"], v["price"]), (v["exit_fill"], v["exit_price"])):
+            cash -= f * price * p["multiplier"] + abs(f) * p["fee"]
+            position += f
+        assert close(cash, v["cash"], p["initial_cash"]), (i, row)
+        assert abs(position - q[i]) <= 1e-9 * p["max_position"], (i, row)
+        assert close(v["cash"] + q[i] * v["close"] * p["multiplier"], equity[i + 1], p["initial_cash"]), (i, row)
+        assert close(v["fee"], p["fee"] * (abs(v["fill"]) + abs(v["exit_fill"]))), (i, row)
+        assert (v["exit_fill"] != 0) == (row["exit"] != "none"), (i, row)
+
+
+def check_rewards(trace, equity, p):
+    """Every reward is the change of equity times one constant, so they add up to the change of equity."""
+    reward, moves = trace.column("reward"), np.diff(equity)
+    largest = int(np.argmax(np.abs(moves)))
+    if moves[largest] == 0:
+        assert (reward == 0).all()
+        return
+    scale = reward[largest] / moves[largest]
+    assert scale > 0
+    np.testing.assert_allclose(reward, moves * scale, rtol=0, atol=1e-9 * np.abs(reward).max() + 1e-9 * scale * p["initial_cash"])
+    assert close(reward.sum(), (equity[-1] - equity[0]) * scale, scale * p["initial_cash"])
+
+
+def check_times(trace, begin, ts):
+    """One row a bar, none left out, with the bar's own time."""
+    assert int(trace.first["bar"]) == begin
+    for i, row in enumerate([trace.first, *trace.rows]):
+        assert int(row["bar"]) == begin + i
+        at = datetime.datetime.fromisoformat(row["time"].replace("Z", "+00:00"))
+        assert round(at.timestamp()) * 10**9 == ts[begin + i]
+
+
+def episode(client, split):
+    """Begin and end of the episode by the rules of the specification, and all times, from the data set itself."""
+    total, embargo, warmup = 2000, 144, 144
+    ts = list(client.call("read_bars", pb.ReadBarsRequest(name="m", first=0, count=total, stride=1)).ts)
+    assert len(ts) == total
+    operation = client.call("evaluate", pb.EvaluateRequest(job="j", split=split))
+    reply = client.operation(operation.operation).evaluate
+    train_end = round(total * 0.70)
+    validation_end = round(total * 0.85)
+    want = {"validation": (train_end + embargo, validation_end), "test": (validation_end + embargo, total)}[split]
+    assert (reply.begin, reply.end) == (max(want[0], warmup), want[1])
+    return reply.begin, reply.end, ts
 
 
 def agent_report(reply):
     evaluate = reply.get("evaluate", reply)
     return next(r for r in evaluate["report"] if r["name"] == "agent")
-
-
-def client_reward_scale(trace, equity, p):
-    """From the bar with the largest move; every other bar must agree (checked by the sum)."""
-    moves = np.diff(equity)
-    i = int(np.argmax(np.abs(moves)))
-    if moves[i] == 0:
-        return 0.0
-    scale = trace.column("reward")[i] / moves[i] * p["initial_cash"]
-    np.testing.assert_allclose(trace.column("reward"), moves / p["initial_cash"] * scale, rtol=1e-6, atol=1e-9 * abs(scale))
-    return scale
-
-
-def covered_time(client, env, split):
-    """First bar of the episode to the split's end, from the data set itself (2000 bars, default fractions and embargo)."""
-    total, embargo = 2000, 144
-    usable = {"train": 0.70, "validation": 0.15, "test": 0.15}
-    begin, bounds = 0, {}
-    for key, fraction in usable.items():
-        bounds[key] = (begin, fraction)
-    reply = client.call("read_bars", pb.ReadBarsRequest(name="m", first=0, count=total, stride=1))
-    ts = list(reply.ts)
-    operation = client.call("evaluate", pb.EvaluateRequest(job="j", split=split, trace=False))
-    done = client.operation(operation.operation).evaluate
-    assert embargo == 144
-    first = max(done.begin, 144)
-    return ts[first], ts[done.end - 1], done.end - first
