@@ -270,6 +270,8 @@ int daemon_start(struct daemon *d, const struct config *c, struct fh_status *st)
 	int rc;
 
 	memset(d, 0, sizeof *d);
+	own.phase = STOP_JOBS;
+	own.services_stopped = own.deadline_off = 0;
 	d->config = *c;
 	d->started_ns = time_now_ns();
 	signal(SIGPIPE, SIG_IGN);
