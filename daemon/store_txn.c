@@ -382,13 +382,27 @@ static int sql(struct store *s, const char *text, struct store_txn *t)
 	return t->result;
 }
 
+static int commit(struct store *s)
+{
+	int rc;
+
+	FHD_CRASH_POINT("store-before-commit");
+	rc = sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL);
+	FHD_CRASH_POINT("store-after-commit");
+	return rc;
+}
+
 /* A transaction by itself. */
 static void write_alone(struct store *s, struct store_txn *t)
 {
 	t->result = 0;
 	t->status = (struct fh_status)FH_STATUS_INIT;
-	if (!sql(s, "BEGIN IMMEDIATE", t) && !run_all(s, t))
-		sql(s, "COMMIT", t);
+	if (!sql(s, "BEGIN IMMEDIATE", t) && !run_all(s, t)) {
+		int rc = commit(s);
+
+		if (rc != SQLITE_OK)
+			t->result = store_fail(s, rc, "commit", &t->status);
+	}
 	if (!sqlite3_get_autocommit(s->db))
 		sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
 }
@@ -413,11 +427,8 @@ static void write_group(struct store *s, struct store_txn *first)
 		if (sqlite3_exec(s->db, "RELEASE one", NULL, NULL, NULL))
 			goto alone;
 	}
-	FHD_CRASH_POINT("store-before-commit");
-	if (sqlite3_exec(s->db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK) {
-		FHD_CRASH_POINT("store-after-commit");
+	if (commit(s) == SQLITE_OK)
 		return;
-	}
 alone:
 	if (!sqlite3_get_autocommit(s->db))
 		sqlite3_exec(s->db, "ROLLBACK", NULL, NULL, NULL);
