@@ -236,7 +236,7 @@ static double draw_series(struct svg *s, double top, double last_step, const dou
 	else
 		nothing(s, &p, "no samples yet");
 	for (int64_t i = 0; n <= 60 && i < n; i++)
-		if (isfinite(y[i]))
+		if (panel_py(&p, y[i]) >= p.y && panel_py(&p, y[i]) <= p.y + p.h)
 			svg_put(s, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"2\"/>\n", class, panel_px(&p, x[i]), panel_py(&p, y[i]));
 	return p.y + p.h;
 }

@@ -21,6 +21,9 @@
 #define X_TICKS 8
 #define LABEL_SIZE 40
 #define POINTS_A_PIXEL 2
+#define VALUE_MAX 1e200    /* larger values are left out like those that are not finite */
+#define PIXEL_MAX 1e5
+#define TICKS_MAX 64
 
 static const char style[] =
 	"<style>\n"
@@ -150,15 +153,14 @@ void panel_fit(struct panel *p, const double *v, int64_t n)
 	p->y0 = INFINITY;
 	p->y1 = -INFINITY;
 	for (int64_t i = 0; i < n; i++)
-		if (isfinite(v[i]))
-			panel_include(p, v[i]);
+		panel_include(p, v[i]);
 	if (p->y0 > p->y1)
 		p->y0 = p->y1 = 0;
 }
 
 void panel_include(struct panel *p, double v)
 {
-	if (!isfinite(v))
+	if (!(fabs(v) < VALUE_MAX))
 		return;
 	p->y0 = v < p->y0 ? v : p->y0;
 	p->y1 = v > p->y1 ? v : p->y1;
@@ -168,7 +170,7 @@ void panel_pad(struct panel *p, double share)
 {
 	double room = (p->y1 - p->y0) * share;
 
-	if (!(room > fabs(p->y1) * 1e-12))
+	if (!(room > fmax(fabs(p->y0), fabs(p->y1)) * 1e-9)) /* flat, or finer than a double can step */
 		room = p->y1 != 0 ? fabs(p->y1) * 0.01 : 1;
 	p->y0 -= room;
 	p->y1 += room;
@@ -230,7 +232,8 @@ void panel_frame(struct svg *s, const struct panel *p, const char *title, enum p
 	double step = nice_step(p->y0, p->y1, p->h > 120 ? Y_TICKS : 3);
 	char label[LABEL_SIZE];
 
-	for (double k = ceil(p->y0 / step - 1e-9); k * step <= p->y1 + step * 1e-9; k++) {
+	double k = ceil(p->y0 / step - 1e-9);
+	for (int n = 0; n < TICKS_MAX && k * step <= p->y1 + step * 1e-9; n++, k++) {
 		double y = panel_py(p, k * step);
 		svg_put(s, "<path class=\"%s\" d=\"M%.1f %.1fH%.1f\"/>\n", fabs(k) < 0.5 && p->y0 < 0 ? "zero" : "grid", p->x, y, p->x + p->w);
 		number_label(k * step, step, unit, label);
@@ -254,7 +257,8 @@ void panel_x_numbers(struct svg *s, const struct panel *p, const char *title)
 	double step = nice_step(p->x0, p->x1, X_TICKS);
 	char label[LABEL_SIZE];
 
-	for (double k = ceil(p->x0 / step - 1e-9); k * step <= p->x1 + step * 1e-9; k++) {
+	double k = ceil(p->x0 / step - 1e-9);
+	for (int n = 0; n < TICKS_MAX && k * step <= p->x1 + step * 1e-9; n++, k++) {
 		number_label(k * step, step, UNIT_REAL, label);
 		x_tick(s, p, k * step, title ? label : NULL);
 	}
@@ -294,7 +298,7 @@ static void point(struct pen *pen, const struct panel *p, double x, double y)
 {
 	double px = panel_px(p, x), py = panel_py(p, y);
 
-	if (!isfinite(px) || !isfinite(py)) {
+	if (!(fabs(px) < PIXEL_MAX) || !(fabs(py) < PIXEL_MAX)) {
 		pen->down = 0;
 		return;
 	}
