@@ -45,7 +45,7 @@ __device__ int32_t find_by_warp(const float *node, int64_t C, double x, int lane
 
 	while (n < C) {
 		int levels = 5;
-		while ((n << levels) > C)
+		while ((n << levels) >= 2 * C)
 			levels--; /* leaves are nodes [C, 2C) */
 		/* heap positions below n, as if n were 1: lane l holds l (2..31) and 32 + l */
 		const int depth = 31 - __clz(lane | 1);
