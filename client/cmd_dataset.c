@@ -116,7 +116,7 @@ static int import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bar
 /* "/data/EURUSD 1h.csv.gz" -> "EURUSD-1h": a name that the daemon takes. */
 static void default_name(const char *path, char name[65])
 {
-	static const char *const ending[] = {".gz", ".zst", ".zip", ".csv", ".txt", ".json", ".tsv", NULL};
+	static const char *const ending[] = {".gz", ".zst", ".zip", ".csv", ".txt", ".json", ".tsv", ".dbn", NULL};
 	const char *base = strrchr(path, '/');
 	size_t n;
 
@@ -185,6 +185,13 @@ static int import_options(const struct ctx *c, struct import_options *o, double 
 	o->date = opt_text(c, "date");
 	o->member = opt_text(c, "member");
 	o->symbol = opt_text(c, "symbol");
+	o->has_instrument_id = opt_text(c, "instrument-id") != NULL;
+	int64_t id = 0;
+	if (!rc)
+		rc = opt_int(c, "instrument-id", 0, UINT32_MAX, &id, st);
+	o->instrument_id = (uint32_t)id;
+	o->bar = opt_text(c, "bar");
+	o->session = opt_text(c, "session");
 	o->sort = opt_flag(c, "sort");
 	o->on_bad_row = (enum on_bad_row)b;
 	o->on_duplicate = (enum on_duplicate)d;
@@ -363,6 +370,9 @@ static const struct opt import_opts[] = {
 	{"price-scale", 0, "X", "divide prices by X (10000 for files in hundredths of a cent)"},
 	{"decimal", 0, "WHICH", "decimal point: auto, point or comma"},
 	{"symbol", 0, "NAME", "only rows with this symbol"},
+	{"instrument-id", 0, "N", "DBN: only records of this instrument"},
+	{"bar", 0, "LENGTH", "make longer bars: 5m, 1h, 1d (one a session)"},
+	{"session", 0, "WHEN", "where a session begins, like \"17:00 America/Chicago\" (default: midnight)"},
 	{"member", 0, "FILE", "file inside a zip archive"},
 	{"on-bad-row", 0, "WHAT", "refuse (default), drop, or repair (widens high and low)"},
 	{"on-duplicate", 0, "WHAT", "same time, other bar: refuse (default), first or last"},
@@ -384,8 +394,8 @@ static const struct opt synth_opts[] = {
 const struct command cmds_dataset[] = {
 	{"dataset import", GROUP_DATA, "FILE", "register the bars of a file",
 	 "FILE is delimited text with a header (time, open, high, low, close, volume in any order and case; more columns do no\n"
-	 "harm), an exchange's kline file without header, or a JSON array of arrays; .gz, .zst and .zip are read as they are,\n"
-	 "- is standard input. Times: ISO 8601, DD.MM.YYYY HH:MM:SS, YYYYMMDD HH:MM, epoch in s, ms, us or ns.\n"
+	 "harm), an exchange's kline file without header, or a JSON array of arrays, or a DBN file (ohlcv schemas, versions 1 to 3); .gz,\n"
+	 ".zst and .zip are read as they are, - is standard input. Times: ISO 8601, DD.MM.YYYY HH:MM:SS, YYYYMMDD HH:MM, epoch in s, ms, us or ns.\n"
 	 "Bad data is refused with its line and column, and nothing is registered.\n\n"
 	 "  fhctl dataset import EURUSD_1H.csv --name eurusd\n"
 	 "  fhctl dataset import bars.zip --member es.csv --columns ts,open,high,low,close,volume --tz America/Chicago\n",

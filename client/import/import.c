@@ -14,6 +14,7 @@
 #include "client/import/import.h"
 #include "client/import/json.h"
 #include "client/import/number.h"
+#include "client/import/resample.h"
 #include "client/import/source.h"
 #include "client/import/timestamp.h"
 #include "proto/status.h"
@@ -29,6 +30,7 @@ struct pass {
 	int json;
 	struct columns col;
 	struct zone *zone;
+	struct resample resample;
 	int64_t date;
 	char point;
 	struct import *out;
@@ -315,7 +317,11 @@ static int pass_end(struct pass *p, struct fh_status *st)
 		     p->symbol_changes >= SYMBOLS_SHOWN ? ", ..." : "", (long long)p->symbol_changes);
 	if (p->point == ',')
 		note(p, "decimal commas");
-	return 0;
+	int64_t before = m->bars.count;
+	rc = resample_bars(&p->resample, &m->bars, st);
+	if (!rc && p->o->bar)
+		note(p, "bars of %.20s made from %lld bars", p->o->bar, (long long)before);
+	return rc;
 }
 
 /* 1: the source begins like a DBN file. */
@@ -372,7 +378,10 @@ static int pass_options(struct pass *p, struct fh_status *st)
 	p->out->bars.on_bad_row = p->o->on_bad_row;
 	p->out->bars.on_duplicate = p->o->on_duplicate;
 	p->out->bars.sort = p->o->sort;
-	return p->o->tz ? zone_open(p->o->tz, &p->zone, st) : 0;
+	int rc = resample_parse(p->o->bar, p->o->session, p->o->tz, &p->resample, st);
+	if (rc || !p->o->tz)
+		return rc;
+	return zone_open(p->o->tz, &p->zone, st);
 }
 
 int import_file(const char *path, const struct import_options *o, struct import **out, struct fh_status *st)
@@ -401,6 +410,7 @@ int import_file(const char *path, const struct import_options *o, struct import 
 	csv_close(&p->csv);
 	source_close(p->source);
 	zone_close(p->zone);
+	resample_release(&p->resample);
 	if (rc)
 		import_free(p->out);
 	else

@@ -24,6 +24,8 @@ struct import_options {
 	const char *symbol;          /* only rows of this one */
 	int has_instrument_id;       /* DBN: only records of this instrument */
 	uint32_t instrument_id;
+	const char *bar;             /* made longer: "5m", "1h", "1d", NULL: as they are */
+	const char *session;         /* where those begin: "17:00 America/Chicago", NULL: midnight of tz */
 	double price_scale;          /* prices are divided by it; 0: 1 */
 	char point;                  /* '.', ',' or 0: found out */
 	enum on_bad_row on_bad_row;

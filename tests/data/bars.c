@@ -42,6 +42,10 @@ static int set(struct import_options *o, const char *arg)
 		o->instrument_id = (uint32_t)strtoul(v, NULL, 10);
 	} else if ((v = value(arg, "--price-scale")))
 		o->price_scale = strtod(v, NULL);
+	else if ((v = value(arg, "--bar")))
+		o->bar = v;
+	else if ((v = value(arg, "--session")))
+		o->session = v;
 	else if ((v = value(arg, "--decimal")))
 		o->point = *v == 'c' ? ',' : '.';
 	else if ((v = value(arg, "--on-bad-row")))
