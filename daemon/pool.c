@@ -17,7 +17,27 @@ struct pool {
 	struct parked parked[LIMIT_PARKED]; /* [0] was parked first */
 	unsigned count;
 	size_t parked_bytes, live_bytes;
+	struct device_info device;          /* as a worker last saw it */
 };
+
+/* Only workers ask the device: a hung one must not hang whoever asks for information. */
+static void look_at_device(struct pool *p)
+{
+	struct device_info now;
+
+	if (p->backend->info(p->backend, &now, NULL))
+		return;
+	pthread_mutex_lock(&p->lock);
+	p->device = now;
+	pthread_mutex_unlock(&p->lock);
+}
+
+void pool_device(struct pool *p, struct device_info *out)
+{
+	pthread_mutex_lock(&p->lock);
+	*out = p->device;
+	pthread_mutex_unlock(&p->lock);
+}
 
 int pool_new(const struct backend *b, size_t limit_bytes, struct pool **out, struct fh_status *st)
 {
@@ -28,6 +48,7 @@ int pool_new(const struct backend *b, size_t limit_bytes, struct pool **out, str
 	p->backend = b;
 	p->limit = limit_bytes;
 	pthread_mutex_init(&p->lock, NULL);
+	look_at_device(p);
 	*out = p;
 	return 0;
 }
@@ -85,6 +106,7 @@ int pool_take(struct pool *p, const struct fh_spec *spec, size_t bytes, struct t
 		pthread_mutex_unlock(&p->lock);
 		return rc;
 	}
+	look_at_device(p);
 	*out = t;
 	return 0;
 }
@@ -101,6 +123,7 @@ void pool_park(struct pool *p, struct trainer *t, size_t bytes)
 	p->parked_bytes += bytes;
 	pthread_mutex_unlock(&p->lock);
 	trainer_free(evicted);
+	look_at_device(p);
 }
 
 void pool_drop(struct pool *p, struct trainer *t, size_t bytes)
@@ -109,6 +132,7 @@ void pool_drop(struct pool *p, struct trainer *t, size_t bytes)
 	pthread_mutex_lock(&p->lock);
 	p->live_bytes -= bytes;
 	pthread_mutex_unlock(&p->lock);
+	look_at_device(p);
 }
 
 void pool_stats(struct pool *p, unsigned *parked, size_t *live_bytes, size_t *parked_bytes)

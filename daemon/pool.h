@@ -19,6 +19,8 @@ int pool_take(struct pool *p, const struct fh_spec *spec, size_t bytes, struct t
 void pool_park(struct pool *p, struct trainer *t, size_t bytes);
 void pool_drop(struct pool *p, struct trainer *t, size_t bytes); /* frees it: state unknown after a failure */
 void pool_stats(struct pool *p, unsigned *parked, size_t *live_bytes, size_t *parked_bytes);
+/* The device as it was when a trainer last came or went. */
+void pool_device(struct pool *p, struct device_info *out);
 size_t pool_limit(const struct pool *p);
 
 #endif

@@ -26,10 +26,9 @@ void rpc_ping(struct daemon *d, struct rpc_call *c)
 
 static void fill_device(struct daemon *d, struct rpc_call *c, Fh__V1__InfoReply *info)
 {
-	struct device_info now = d->device;
+	struct device_info now;
 
-	if (d->backend->info(d->backend, &now, NULL))
-		now = d->device;
+	pool_device(d->pool, &now);
 	info->backend = (char *)d->backend->name;
 	info->device = rpc_strdup(c, now.name);
 	info->driver = rpc_strdup(c, now.driver);
