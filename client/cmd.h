@@ -52,7 +52,7 @@ struct ctx {
 	int argc;               /* operands only */
 	char **argv;
 	unsigned output;        /* one OUT_* bit */
-	int quiet, color;       /* color: stdout is a terminal and nobody said no */
+	int quiet;
 	const char *connect;    /* --connect or NULL */
 	int64_t timeout_ms;     /* of one call; FH_CALL_TIMEOUT_MS unless --timeout */
 	int timeout_given;

@@ -201,7 +201,7 @@ static void add_job_row(struct table *t, const Fh__V1__Job *j)
 	table_add(t, "%s", j->name ? j->name : "");
 	table_add(t, "%s", text_state(j->state));
 	if (j->planned_steps)
-		table_add(t, "%.0f %%", 100.0 * (double)j->step / (double)j->planned_steps - 0.4999);
+		table_add(t, "%d %%", (int)(100.0 * (double)j->step / (double)j->planned_steps)); /* 100 % is said of the end only */
 	else
 		table_add(t, "-");
 	table_add(t, "%" PRIu64, j->step);
@@ -210,14 +210,13 @@ static void add_job_row(struct table *t, const Fh__V1__Job *j)
 	else
 		table_add(t, "-");
 	table_add(t, "%s", j->has_eta_seconds && j->state == FH__V1__JOB_STATE__RUNNING ? text_duration(j->eta_seconds, v) : "-");
-	table_add(t, "%s", text_real(sample_value(j->last_validation, "sharpe"), v));
-	table_add(t, "%s", j->spec && j->spec->data && j->spec->data->dataset ? j->spec->data->dataset : "-");
 	table_add(t, "%s", text_age(j->created_ns, v));
+	table_add(t, "%s", j->error && j->error->text ? j->error->text : j->reason ? j->reason : "");
 }
 
 static int run_list(struct ctx *c)
 {
-	static const char *const heads[] = {"ID", "NAME", "STATE", "PROGRESS", "STEP", "STEPS/S", "ETA", "SHARPE", "DATASET", "CREATED", NULL};
+	static const char *const heads[] = {"ID", "NAME", "STATE", "PROGRESS", "STEP", "STEPS/S", "ETA", "CREATED", "REASON", NULL};
 	struct filter f = {.limit = LIMIT_MAX};
 	struct pages p = {.n = 0};
 	struct fh_status st = FH_STATUS_INIT;
@@ -230,7 +229,7 @@ static int run_list(struct ctx *c)
 	if (rc) {
 		code = ctx_fail(c, &st);
 	} else if (!output_message(c, &p.all.base)) {
-		table_init(&t, heads, "rllrrrrrll");
+		table_init(&t, heads, "rllrrrrll");
 		for (size_t i = 0; i < p.all.n_job; i++)
 			add_job_row(&t, p.all.job[i]);
 		if (c->output == OUT_CSV)
@@ -297,7 +296,7 @@ const struct command cmds_job[] = {
 	{"pause", GROUP_JOBS, "JOB", "hold a job at its next step; its place on the device is free for others", NULL, NULL, 1, 1, OUT_ALL,
 	 run_pause},
 	{"resume", GROUP_JOBS, "JOB", "let a paused job go on", NULL, NULL, 1, 1, OUT_ALL, run_resume},
-	{"list", GROUP_JOBS, "", "jobs with state, progress and last validation",
+	{"list", GROUP_JOBS, "", "jobs with state, progress and why they are where they are",
 	 "  fhctl list --state running,queued\n  fhctl list --label team=a -o json", list_opts, 0, 0, OUT_ALL | OUT_CSV, run_list},
 	{"show", GROUP_JOBS, "JOB", "everything about one job: state and why, progress, speed, last metrics, memory", NULL, show_opts, 1, 1,
 	 OUT_ALL, run_show},

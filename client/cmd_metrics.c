@@ -24,7 +24,7 @@ struct listing {
 	Fh__V1__MetricsReply all;
 };
 
-static const char *const heads[] = {"SEQ", "KIND", "STEP", "LOSS", "Q", "REWARD", "EPSILON", "RETURN", "SHARPE", "DRAWDOWN", NULL};
+static const char *const heads[] = {"SEQ", "KIND", "POLICY", "STEP", "LOSS", "Q", "REWARD", "EPSILON", "RETURN", "SHARPE", "DRAWDOWN", NULL};
 static const char *const values[] = {"loss", "q", "reward_mean", "epsilon", "return", "sharpe", "max_drawdown", NULL};
 
 static void add_row(struct table *t, const Fh__V1__Sample *s)
@@ -35,6 +35,7 @@ static void add_row(struct table *t, const Fh__V1__Sample *s)
 		return;
 	table_add(t, "%" PRIu64, s->seq);
 	table_add(t, "%s", s->kind == FH__V1__SAMPLE_KIND__REPORT ? "report" : s->split && *s->split ? s->split : "validation");
+	table_add(t, "%s", *sample_policy(s) ? sample_policy(s) : "-");
 	table_add(t, "%" PRIu64, s->step);
 	for (int i = 0; values[i]; i++)
 		table_add(t, "%s", text_real(sample_value(s, values[i]), v));
@@ -120,7 +121,7 @@ static int list_samples(struct ctx *c, const Fh__V1__Job *job, uint64_t since, u
 	int rc;
 
 	fh__v1__metrics_reply__init(&l.all);
-	table_init(&l.table, heads, "rlrrrrrrrr");
+	table_init(&l.table, heads, "rllrrrrrrrr");
 	snprintf(id, sizeof id, "%" PRIu64, job->id);
 	if (c->output == OUT_CSV && l.columns)
 		sample_print_csv_head(l.columns);

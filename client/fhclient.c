@@ -41,13 +41,18 @@ int64_t wait_now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+int wait_interrupted(const volatile int *flag)
+{
+	return flag && __atomic_load_n(flag, __ATOMIC_RELAXED);
+}
+
 int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *interrupt)
 {
 	for (;;) {
 		int64_t left_ms = (deadline_ns - wait_now_ns() + 999999) / 1000000;
 		int rc;
 
-		if (interrupt && *interrupt)
+		if (wait_interrupted(interrupt))
 			return WAIT_INTERRUPTED;
 		if (left_ms < 0)
 			left_ms = 0;

@@ -13,7 +13,7 @@ static void on_signal(int number)
 {
 	if (signal_seen)
 		_exit(number == SIGTERM ? EXIT_SIGTERM : EXIT_SIGINT);
-	signal_seen = number;
+	__atomic_store_n(&signal_seen, number, __ATOMIC_RELAXED); /* any thread may run this */
 }
 
 static void catch_signals(void)

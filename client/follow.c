@@ -202,13 +202,24 @@ static int from_subscription(struct fh_follow *f, const Fh__V1__Sample **out)
 
 /* ---------------------------------------------------------------- the next one */
 
+static int subscribed(struct fh_follow *f)
+{
+	return f->sub_open && atomic_load(&f->sub_pipes) > 0;
+}
+
+/* When to ask again, after everything the last poll had was handed out. */
+static int64_t next_poll_ns(struct fh_follow *f)
+{
+	return is_final(f->state) || !f->caught_up ? 0 : wait_now_ns() + (subscribed(f) ? POLL_NS : POLL_LEAST_NS);
+}
+
 static void hand_out(struct fh_follow *f, const Fh__V1__Sample *s)
 {
 	f->seq = s->seq;
 	if (s->has_state)
 		f->state = s->state;
 	if (!poll_pending(f))
-		f->poll_at_ns = is_final(f->state) || !f->caught_up ? 0 : wait_now_ns() + POLL_NS;
+		f->poll_at_ns = next_poll_ns(f);
 }
 
 /* Asks the daemon. 0, or an error once the patience with an absent one is over. */
@@ -218,7 +229,7 @@ static int ask(struct fh_follow *f, int64_t deadline_ns, struct fh_status *st)
 	int rc;
 
 	/* Held by the daemon only where nothing else would tell us. */
-	if (f->caught_up && !is_final(f->state) && !(f->sub_open && atomic_load(&f->sub_pipes) > 0)) {
+	if (f->caught_up && !is_final(f->state) && !subscribed(f)) {
 		hold_ms = (deadline_ns - now) / 1000000;
 		hold_ms = hold_ms > HOLD_MS ? HOLD_MS : hold_ms < 0 ? 0 : hold_ms;
 	}
@@ -226,8 +237,7 @@ static int ask(struct fh_follow *f, int64_t deadline_ns, struct fh_status *st)
 	now = wait_now_ns();
 	if (rc == 0) {
 		f->away_since_ns = 0;
-		f->poll_at_ns = poll_pending(f) || !f->caught_up ? 0
-				: now + (f->sub_open && atomic_load(&f->sub_pipes) > 0 ? POLL_NS : POLL_LEAST_NS);
+		f->poll_at_ns = poll_pending(f) ? 0 : next_poll_ns(f);
 		return 0;
 	}
 	if (rc != FH_UNAVAILABLE && rc != FH_DEADLINE)
@@ -257,7 +267,7 @@ int fh_follow_next(struct fh_follow *f, int64_t timeout_ms, const Fh__V1__Sample
 			*out = s;
 			return 1;
 		}
-		if (interrupt && *interrupt)
+		if (wait_interrupted(interrupt))
 			return fh_fail(st, FH_INTERRUPTED, "interrupted");
 		if (fh_follow_done(f))
 			return 0;

@@ -74,7 +74,7 @@ void job_print_line(const Fh__V1__Job *j)
 {
 	char label[JOB_LABEL_MAX], text[FH_TEXT_MAX], d[OUT_TEXT];
 
-	printf("job %s %s", job_label(j, label), text_state(j->state));
+	printf("job %s %s", job_label(j, label), text_state_painted(j->state));
 	if (j->planned_steps)
 		printf(" at step %" PRIu64 " of %" PRIu64, j->step, j->planned_steps);
 	if (job_is_final(j->state) && j->ended_ns > j->started_ns && j->started_ns)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/output.h"
 #include "proto/spec.h"
 
 #define TIMEOUT_MAX_S 1e7
@@ -284,7 +285,7 @@ static int take_output(struct ctx *c, struct fh_status *st)
 		if (has & format[i].bit)
 			at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", format[i].word);
 	}
-	return fh_fail(st, FH_INVALID, "-o %.20s: %s prints %s", word, c->cmd->name, list);
+	return fh_fail(st, FH_INVALID, "-o %.20s is not printed here, but %s", word, list);
 }
 
 static int take_globals(struct ctx *c, struct fh_status *st)
@@ -298,18 +299,17 @@ static int take_globals(struct ctx *c, struct fh_status *st)
 	c->timeout_given = opt_text(c, "timeout") != NULL;
 	c->connect = opt_text(c, "connect");
 	c->quiet = opt_flag(c, "quiet");
-	c->color = isatty(STDOUT_FILENO) && !opt_flag(c, "no-color") && !getenv("NO_COLOR");
+	output_color(isatty(STDOUT_FILENO) && !opt_flag(c, "no-color") && !getenv("NO_COLOR"));
 	return take_output(c, st);
 }
 
 static int check_operands(const struct ctx *c, struct fh_status *st)
 {
 	if (c->argc < c->cmd->args_min)
-		return fh_fail(st, FH_INVALID, "%s needs %s", c->cmd->name, c->cmd->args);
+		return fh_fail(st, FH_INVALID, "%s is missing", c->cmd->args);
 	if (c->argc > c->cmd->args_max)
-		return c->cmd->args_max ? fh_fail(st, FH_INVALID, "%.60s is too much: %s takes %s", c->argv[c->cmd->args_max],
-						  c->cmd->name, c->cmd->args)
-					: fh_fail(st, FH_INVALID, "%.60s is too much: %s takes no operand", c->argv[0], c->cmd->name);
+		return fh_fail(st, FH_INVALID, "'%.60s' is too much: %s", c->argv[c->cmd->args_max],
+			       c->cmd->args_max ? c->cmd->args : "no operand is taken");
 	return 0;
 }
 

@@ -101,6 +101,27 @@ const char *text_state(Fh__V1__JobState s)
 	}
 }
 
+static int color;
+
+void output_color(int on)
+{
+	color = on;
+}
+
+const char *text_state_painted(Fh__V1__JobState s)
+{
+	if (!color)
+		return text_state(s);
+	switch (s) {
+	case FH__V1__JOB_STATE__RUNNING: return "\033[36mrunning\033[0m";
+	case FH__V1__JOB_STATE__PAUSED: return "\033[33mpaused\033[0m";
+	case FH__V1__JOB_STATE__DONE: return "\033[32mdone\033[0m";
+	case FH__V1__JOB_STATE__FAILED: return "\033[31mfailed\033[0m";
+	case FH__V1__JOB_STATE__STOPPED: return "\033[33mstopped\033[0m";
+	default: return text_state(s);
+	}
+}
+
 double sample_value(const Fh__V1__Sample *s, const char *name)
 {
 	for (size_t i = 0; s && i < s->n_value; i++)

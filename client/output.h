@@ -18,6 +18,9 @@ char *text_duration(double seconds, char buf[OUT_TEXT]);    /* "1h02m", "3m05s",
 char *text_age(uint64_t unix_ns, char buf[OUT_TEXT]);       /* "3m ago", "-" for 0 */
 char *text_real(double x, char buf[OUT_TEXT]);              /* six significant digits, no exponent where none is needed */
 const char *text_state(Fh__V1__JobState s);                 /* "running" */
+/* The same with a colour around it where output_color(1) was said. Static storage. Not for tables: it has no width. */
+const char *text_state_painted(Fh__V1__JobState s);
+void output_color(int on);
 /* A metric of a sample by name, or NaN. */
 double sample_value(const Fh__V1__Sample *s, const char *name);
 /* A string safe for a terminal: control bytes become '?'. */

@@ -39,10 +39,17 @@ void sample_columns_free(struct sample_columns *s)
 
 void sample_print_csv_head(const struct sample_columns *s)
 {
-	fputs("seq,kind,time,job,trial,step,epoch,vector_step,split", stdout);
+	fputs("seq,kind,time,job,trial,step,epoch,vector_step,split,policy", stdout);
 	for (int i = 0; i < s->n; i++)
 		printf(",%s", s->metric[i]->name);
 	putchar('\n');
+}
+
+const char *sample_policy(const Fh__V1__Sample *m)
+{
+	if (!m->has_policy)
+		return "";
+	return m->policy == FH__V1__POLICY__TARGET ? "target" : m->policy == FH__V1__POLICY__ONLINE ? "online" : "";
 }
 
 static const char *kind_word(const Fh__V1__Sample *m)
@@ -61,8 +68,8 @@ void sample_print_csv(const struct sample_columns *s, const Fh__V1__Sample *m)
 
 	if (m->kind == FH__V1__SAMPLE_KIND__STATE_CHANGE)
 		return; /* no numbers */
-	printf("%" PRIu64 ",%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.20s", m->seq, kind_word(m),
-	       text_time(m->time_ns, t), m->job, m->trial, m->step, m->epoch, m->vector_step, m->split ? m->split : "");
+	printf("%" PRIu64 ",%s,%s,%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%.20s,%s", m->seq, kind_word(m),
+	       text_time(m->time_ns, t), m->job, m->trial, m->step, m->epoch, m->vector_step, m->split ? m->split : "", sample_policy(m));
 	for (int i = 0; i < s->n; i++) {
 		double x = sample_value(m, s->metric[i]->name);
 
@@ -91,6 +98,8 @@ void sample_print_line(const Fh__V1__Sample *m)
 		return;
 	}
 	printf("%-10s  step %-8" PRIu64, validation && m->split && *m->split ? m->split : kind_word(m), m->step);
+	if (validation && m->has_policy)
+		printf("  %-6s", sample_policy(m));
 	if (m->trial)
 		printf("  trial %" PRIu32, m->trial);
 	for (size_t i = 0; i < words; i++) {

@@ -26,6 +26,14 @@ static void line(const char *label, const char *fmt, ...)
 	printf("%-*s%s\n", LABEL_COLUMN, label, text_clean(text, clean, sizeof clean));
 }
 
+static void show_state(const Fh__V1__Job *j)
+{
+	char reason[512];
+
+	printf("%-*s%s%s%s\n", LABEL_COLUMN, "State", text_state_painted(j->state), j->reason && *j->reason ? ": " : "",
+	       text_clean(j->reason, reason, sizeof reason));
+}
+
 static void show_progress(const Fh__V1__Job *j)
 {
 	char bar[BAR_CELLS + 1], d[OUT_TEXT];
@@ -106,7 +114,7 @@ static void show_spec(const Fh__V1__JobSpec *m)
 void show_job(const Fh__V1__Job *j, int with_spec)
 {
 	line("Job", "%" PRIu64 "  %s", j->id, j->name ? j->name : "");
-	line("State", "%s%s%s", text_state(j->state), j->reason && *j->reason ? ": " : "", j->reason ? j->reason : "");
+	show_state(j);
 	if (j->error)
 		line("Error", "%s%s%s", j->error->field ? j->error->field : "", j->error->field && *j->error->field ? ": " : "",
 		     j->error->text ? j->error->text : fh_code_name(-(int)j->error->code));

@@ -59,7 +59,7 @@ void usage_command(FILE *f, const struct command *c)
 		fprintf(f, "  %-*s  %s\n", OPTION_COLUMN, left, o->help);
 	}
 	if (c->outputs & ~(unsigned)OUT_TABLE)
-		fprintf(f, "\n-o prints%s%s%s%s.", c->outputs & OUT_TABLE ? " table" : "", c->outputs & OUT_JSON ? " json" : "",
+		fprintf(f, "\n-o takes%s%s%s%s.", c->outputs & OUT_TABLE ? " table" : "", c->outputs & OUT_JSON ? " json" : "",
 			c->outputs & OUT_YAML ? " yaml" : "", c->outputs & OUT_CSV ? " csv" : "");
 	fputs("\nfhctl help lists the options of every command (--connect, --timeout, -o, -q, ...).\n", f);
 }

@@ -12,6 +12,7 @@ struct fh_client;
 enum { WAIT_TIMEOUT = 0, WAIT_READY = 1, WAIT_INTERRUPTED = 2 };
 
 int64_t wait_now_ns(void); /* CLOCK_MONOTONIC */
+int wait_interrupted(const volatile int *flag); /* NULL: never */
 /* Until one of the descriptors is ready, the deadline or the interrupt. n may be 0: a pause. */
 int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *interrupt);
 const volatile int *wait_interrupt_of(const struct fh_client *c);

@@ -31,6 +31,8 @@ void sample_print_csv_head(const struct sample_columns *s);
 void sample_print_csv(const struct sample_columns *s, const Fh__V1__Sample *m);
 /* "validation  step 500  return 0.012  sharpe 1.2 …" */
 void sample_print_line(const Fh__V1__Sample *m);
+/* The network that a validation used: "target", "online" or "". */
+const char *sample_policy(const Fh__V1__Sample *m);
 /* Something the numbers of a report warn of, said once per warning; `said` are the warnings given so far. */
 void sample_warn(const struct ctx *c, const struct sample_columns *s, const Fh__V1__Sample *m, uint64_t *said);
 

@@ -293,7 +293,7 @@ static volatile int flag;
 
 static int raise_flag(struct fake *f, const Fh__V1__Request *req, Fh__V1__Reply *reply)
 {
-	flag = 1;
+	__atomic_store_n(&flag, 1, __ATOMIC_RELAXED);
 	return answer_nothing(f, req, reply);
 }
 
