@@ -187,6 +187,18 @@ static int unknown_command(char *const *word, int n, struct fh_status *st)
 	return fh_fail(st, FH_INVALID, "unknown command %.40s; fhctl help lists them", word[0]);
 }
 
+/* An option in front of the first word that is none of fhctl's own: then that word may be its value and no command. */
+static const char *early_unknown(char **argv, const char *first_word)
+{
+	for (int i = 1; argv[i] && argv[i] != first_word; i++) {
+		const char *a = argv[i];
+
+		if (!strncmp(a, "--", 2) && a[2] && !by_name(global_options, a + 2, strcspn(a + 2, "=")))
+			return a;
+	}
+	return NULL;
+}
+
 /* ---------------------------------------------------------------- second pass: options and operands */
 
 static int see(struct ctx *c, const struct opt *o, const char *value, struct fh_status *st)
@@ -332,7 +344,8 @@ int options_parse(int argc, char **argv, struct ctx *c, enum ask *ask, struct fh
 		return 0;
 	}
 	if (n > 0 && !c->cmd)
-		return unknown_command(word, n, st);
+		return early_unknown(argv, word[0]) ? unknown_option(NULL, early_unknown(argv, word[0]), st)
+						    : unknown_command(word, n, st);
 	if (rc)
 		return rc;
 	if (opt_flag(c, "version")) {
