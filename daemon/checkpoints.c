@@ -202,6 +202,7 @@ static void rows_removed(void *arg, int code, const struct fh_status *st)
 	for (size_t i = 0; i < r->n; i++) {
 		struct entry *e = entry_find(r->cs, r->id[i]);
 
+		assert(e); /* it stays until its row has gone */
 		e->dropping = 0;
 		last = e->c;
 		e->gone = !code;
@@ -271,7 +272,7 @@ void checkpoints_drop(struct checkpoints *cs, const char *id, checkpoint_done do
 		fh_fail(&st, FH_UNAVAILABLE, "the daemon stops");
 	else if (needed(cs, id, by))
 		fh_fail_field(&st, FH_CONFLICT, "checkpoint", "job \"%s\" would go on from checkpoint %s: stop it first", by, id);
-	if (st.code)
+	if (!e || st.code)
 		done(arg, st.code, NULL, &st);
 	else
 		remove_entries(cs, &e, 1, done, arg);
@@ -446,6 +447,7 @@ static void read_finished(uv_work_t *w, int status)
 	struct read *r = w->data;
 	struct entry *e = entry_find(r->cs, r->id);
 
+	assert(e); /* held */
 	r->cs->in_flight--;
 	r->done(r->arg, r->code, &e->c, r->data, r->bytes, &r->st);
 	checkpoints_release(r->cs, r->id);

@@ -148,8 +148,8 @@ static int act(struct evaluator *e, struct task *t)
 		return fh_fail_field(&t->st, FH_INVALID, "rows", "%d states, at most %d are allowed in one call", r->rows, ACT_ROWS_MAX);
 	for (int d = 0; d < r->branches; d++)
 		q += (size_t)r->actions[d];
-	r->action = malloc((size_t)r->rows * (size_t)r->branches * sizeof *r->action);
-	r->q = malloc((size_t)r->rows * q * sizeof *r->q);
+	r->action = malloc(((size_t)r->rows * (size_t)r->branches + 1) * sizeof *r->action);
+	r->q = malloc(((size_t)r->rows * q + 1) * sizeof *r->q);
 	if (!r->action || !r->q)
 		return fh_fail(&t->st, FH_EXHAUSTED, "no memory for %d decisions", r->rows);
 	policy_act(c->policy, t->states, r->rows, r->action, r->q);
