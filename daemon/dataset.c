@@ -160,6 +160,16 @@ const char *dataset_hash(const struct dataset *d)
 	return d->hash;
 }
 
+int64_t dataset_bars_of(const struct dataset *d, const char *hash)
+{
+	if (!strcmp(d->hash, hash))
+		return d->bars;
+	for (size_t i = 0; i < d->info->n_version; i++)
+		if (d->info->version[i]->hash && !strcmp(d->info->version[i]->hash, hash))
+			return d->info->version[i]->bars;
+	return 0;
+}
+
 int64_t dataset_bars(const struct dataset *d)
 {
 	return d->bars;
@@ -227,7 +237,8 @@ struct dataset *dataset_put(struct datasets *ds, const char *name, const char *h
 
 /* ---------------------------------------------------------------- start-up */
 
-/* A look at the header only: the bars are hashed when somebody loads them. */
+/* A look at the header only: the bars are hashed when somebody loads them. A file with more bars than its row is left by an
+ * append that did not come to its row: the first ones are still those of the row. */
 static void check_file(struct datasets *ds, struct dataset *d)
 {
 	struct fh_status st = FH_STATUS_INIT;
@@ -240,8 +251,10 @@ static void check_file(struct datasets *ds, struct dataset *d)
 	dataset_path(ds, d->name, path, sizeof path);
 	code = st_open(path, &f, &st);
 	if (!code)
-		code = st_need(f, "ts", ST_I64, 1, &d->bars, &t, &st);
-	if (!code && (!(hash = st_meta(f, "hash")) || strcmp(hash, d->hash)))
+		code = st_need(f, "ts", ST_I64, -1, NULL, &t, &st);
+	if (!code && (t->rank != 1 || t->dim[0] < d->bars))
+		code = fh_fail(&st, FH_CORRUPT, "%s holds fewer bars than were registered", path);
+	if (!code && t->dim[0] == d->bars && (!(hash = st_meta(f, "hash")) || strcmp(hash, d->hash)))
 		code = fh_fail(&st, FH_CORRUPT, "%s holds other bars than were registered", path);
 	st_close(f);
 	if (!code)

@@ -31,6 +31,7 @@ struct rpc_call;
 #define DATASET_TS_MAX (INT64_C(1) << 62) /* |ts|: differences of two times stay in 64 bits */
 #define DATASET_GAPS_MAX 8              /* different gap lengths shown */
 #define DATASET_SPARK 64
+#define DATASET_VERSIONS_MAX 256        /* earlier states of an appended set that jobs may go on with; the oldest are forgotten */
 #define DATASET_WAITING_MAX 1024        /* calls and jobs waiting for one file to be read */
 #define UPLOADS_MAX 8                   /* open at once */
 #define UPLOAD_BYTES_MAX (2ULL << 30)   /* of all open uploads together */
@@ -59,6 +60,8 @@ int datasets_busy(const struct datasets *ds);
 const struct dataset *datasets_find(const struct datasets *ds, const char *name); /* NULL when not registered */
 const char *dataset_name(const struct dataset *d);
 const char *dataset_hash(const struct dataset *d);
+/* How many of its bars have this hash: all of them, or those before an append; 0: none. */
+int64_t dataset_bars_of(const struct dataset *d, const char *hash);
 int64_t dataset_bars(const struct dataset *d);
 double dataset_tick(const struct dataset *d);
 /* FH_NOT_FOUND (naming data.dataset and near matches), FH_CORRUPT when its file is gone or bad. */
@@ -67,7 +70,8 @@ struct datasets_stats { uint32_t registered, broken; uint64_t resident_bytes; ui
 void datasets_stats(const struct datasets *ds, struct datasets_stats *out);
 
 /* Loads (or finds resident) the set with features for `tick`. The callback, always later on the loop, gets a reference of its own
- * (market_unref, any thread) on code 0. `hash` non-NULL: FH_CONFLICT when the set under this name has another one. */
+ * (market_unref, any thread) on code 0. `hash` non-NULL: that state of the set, which may have had bars appended since; FH_CONFLICT
+ * when it never had this hash. */
 typedef void (*dataset_loaded)(void *arg, int code, struct market *m, const struct fh_status *st);
 void datasets_acquire(struct datasets *ds, const char *name, const char *hash, double tick, dataset_loaded done, void *arg);
 
@@ -80,6 +84,7 @@ const struct dataset *datasets_at(const struct datasets *ds, size_t i);
 
 /* ---------------------------------------------------------------- registering and dropping */
 
+struct dataset_version { int64_t bars; char hash[65]; };
 struct dataset_origin { /* texts are copied */
 	const char *name;           /* checked by fh_name_check() */
 	const char *source;
@@ -89,6 +94,10 @@ struct dataset_origin { /* texts are copied */
 	uint64_t duplicates, dropped;
 	const char *const *note;
 	size_t notes;
+	int append;                 /* behind the bars of the registered set; `hash` is that of the new bars */
+	const char *base;           /* append: the registered set's hash as the client knows it, NULL or "": any */
+	const struct dataset_version *version; /* made here, not the client's */
+	size_t versions;
 };
 /* code 0: registered and durable, or the same bars were there already (existed). FH_CONFLICT: other bars under this
  * name, or somebody is registering it right now. FH_CORRUPT: the bars do not have origin->hash. */

@@ -16,6 +16,7 @@ struct resident {
 	struct resident *next;
 	struct datasets *ds;
 	char name[FH_NAME_MAX], hash[65];
+	int64_t bars;              /* of the file, the first ones */
 	double tick;
 	struct market *market;     /* NULL while it is read */
 	int loading, forgotten;    /* forgotten: dropped while it was read */
@@ -117,11 +118,26 @@ static void deliver(struct datasets *ds, dataset_loaded done, void *arg, struct 
 
 /* ---------------------------------------------------------------- loading */
 
+/* The first `bars` of a file. */
+int dataset_read(const char *path, double tick, int64_t bars, struct market **out, struct fh_status *st)
+{
+	struct market *all = NULL;
+	int code = market_load(path, tick, &all, st);
+
+	if (code || all->bars == bars) {
+		*out = all;
+		return code;
+	}
+	code = market_prefix(all, bars, out, st);
+	market_unref(all);
+	return code;
+}
+
 static void load_work(uv_work_t *w)
 {
 	struct resident *r = w->data;
 
-	r->code = market_load(r->path, r->tick, &r->market, &r->st);
+	r->code = dataset_read(r->path, r->tick, r->bars, &r->market, &r->st);
 	if (!r->code && strcmp(r->market->hash, r->hash)) {
 		market_unref(r->market);
 		r->market = NULL;
@@ -139,7 +155,7 @@ static void loaded(uv_work_t *w, int status)
 	ds->in_flight--;
 	if (r->code) {
 		log_status(LOG_WARN, "data set not loaded", &r->st);
-		if (d && !strcmp(d->hash, r->hash) && (r->code == FH_CORRUPT || r->code == FH_NOT_FOUND))
+		if (d && dataset_bars_of(d, r->hash) && (r->code == FH_CORRUPT || r->code == FH_NOT_FOUND))
 			snprintf(d->broken, sizeof d->broken, "%s", r->st.text);
 	} else {
 		r->bytes = market_bytes(r->market);
@@ -171,7 +187,7 @@ static void wait_for(struct resident *r, dataset_loaded done, void *arg)
 	r->ds->waiting++;
 }
 
-static struct resident *load(struct datasets *ds, const struct dataset *d, double tick)
+static struct resident *load(struct datasets *ds, const struct dataset *d, const char *hash, double tick)
 {
 	struct resident *r = dataset_need_memory(calloc(1, sizeof *r));
 
@@ -180,7 +196,8 @@ static struct resident *load(struct datasets *ds, const struct dataset *d, doubl
 	r->loading = 1;
 	r->work.data = r;
 	snprintf(r->name, sizeof r->name, "%s", d->name);
-	snprintf(r->hash, sizeof r->hash, "%s", d->hash);
+	snprintf(r->hash, sizeof r->hash, "%s", hash);
+	r->bars = dataset_bars_of(d, hash);
 	dataset_path(ds, d->name, r->path, sizeof r->path);
 	r->next = ds->resident;
 	ds->resident = r;
@@ -202,7 +219,9 @@ void datasets_acquire(struct datasets *ds, const char *name, const char *hash, d
 		code = fh_fail(&st, FH_EXHAUSTED, "%d calls and jobs wait for data sets to be read", DATASET_WAITING_MAX);
 	else
 		code = datasets_need(ds, name, &d, &st);
-	if (!code && hash && hash[0] && strcmp(hash, d->hash))
+	if (!hash || !hash[0])
+		hash = code ? "" : d->hash;
+	if (!code && !dataset_bars_of(d, hash))
 		code = fh_fail_field(&st, FH_CONFLICT, "data.dataset", "data set \"%s\" has other bars now (%.12s) than before (%.12s)", name,
 				     d->hash, hash);
 	if (code) {
@@ -210,13 +229,13 @@ void datasets_acquire(struct datasets *ds, const char *name, const char *hash, d
 		return;
 	}
 	tick = effective_tick(d, tick);
-	r = resident_find(ds, d->hash, tick);
+	r = resident_find(ds, hash, tick);
 	if (r)
 		r->used = ++ds->use_clock;
 	if (r && !r->loading)
 		deliver(ds, done, arg, market_ref(r->market), 0, NULL);
 	else
-		wait_for(r ? r : load(ds, d, tick), done, arg);
+		wait_for(r ? r : load(ds, d, hash, tick), done, arg);
 }
 
 /* ---------------------------------------------------------------- for the registry */

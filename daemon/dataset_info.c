@@ -81,6 +81,7 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 {
 	Fh__V1__Dataset d = FH__V1__DATASET__INIT;
 	Fh__V1__Gap gap[DATASET_GAPS_MAX], *gaps[DATASET_GAPS_MAX];
+	Fh__V1__DatasetVersion version[DATASET_VERSIONS_MAX], *versions[DATASET_VERSIONS_MAX];
 	float spark[DATASET_SPARK];
 	double span = (double)(m->ts[m->bars - 1] - m->ts[0]);
 	void *packed;
@@ -88,6 +89,13 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	d.name = (char *)o->name;
 	d.hash = (char *)m->hash;
 	d.source = (char *)(o->source ? o->source : "");
+	for (size_t i = 0; i < o->versions; i++) {
+		fh__v1__dataset_version__init(&version[i]);
+		version[i].has_bars = 1;
+		version[i].bars = o->version[i].bars;
+		version[i].hash = (char *)o->version[i].hash;
+		versions[i] = &version[i];
+	}
 	d.has_bars = d.has_first_ts = d.has_last_ts = d.has_bytes = d.has_created_ns = d.has_bars_per_year = 1;
 	d.has_has_volume = d.has_duplicates = d.has_dropped = d.has_tick = 1;
 	d.bars = m->bars;
@@ -102,6 +110,8 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	d.tick = m->tick;
 	d.note = (char **)o->note;
 	d.n_note = o->notes;
+	d.n_version = o->versions;
+	d.version = versions;
 	d.n_gap = find_gaps(m, gap);
 	for (size_t i = 0; i < d.n_gap; i++)
 		gaps[i] = &gap[i];
@@ -121,6 +131,8 @@ void origin_release(struct dataset_origin *o)
 	free((char *)o->name);
 	free((char *)o->source);
 	free((char *)o->hash);
+	free((char *)o->base);
+	free((void *)o->version);
 	for (size_t i = 0; i < o->notes; i++)
 		free((char *)o->note[i]);
 	free((char **)o->note);
@@ -146,6 +158,9 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 	to->name = dataset_need_memory(strdup(from->name));
 	to->source = dataset_need_memory(strdup(from->source ? from->source : ""));
 	to->hash = dataset_need_memory(strdup(from->hash ? from->hash : ""));
+	to->base = dataset_need_memory(strdup(from->base ? from->base : ""));
+	to->version = NULL;
+	to->versions = 0;
 	note = dataset_need_memory(calloc(from->notes + 1, sizeof *note));
 	for (size_t i = 0; i < from->notes; i++)
 		note[i] = dataset_need_memory(strdup(from->note[i]));

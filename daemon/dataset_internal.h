@@ -71,6 +71,7 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 void origin_release(struct dataset_origin *o);
 
 /* dataset_cache.c */
+int dataset_read(const char *path, double tick, int64_t bars, struct market **out, struct fh_status *st); /* pool */
 void cache_start(struct datasets *ds);
 void cache_put(struct datasets *ds, const struct dataset *d, struct market *m); /* takes the reference */
 void cache_forget(struct datasets *ds, const char *name);
@@ -79,6 +80,8 @@ void cache_free(struct datasets *ds);
 
 /* dataset_register.c: takes the bars (one block that begins with b->ts) over. */
 int registering(const struct datasets *ds, const char *name);
+/* Checks of an append that need no bars: FH_NOT_FOUND, FH_CORRUPT, FH_CONFLICT. */
+int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o, struct fh_status *st);
 void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
 		       void *arg);
 /* dataset_upload.c */

@@ -26,6 +26,7 @@ struct registration {
 	struct market_bars bars;   /* one owned block that begins with ts; bars 0: synth makes them */
 	struct synth synth;
 	char there[65];            /* hash of the set that has this name, "" when it is free */
+	int64_t there_bars;        /* append: how many it has */
 	int write;                 /* the file is to be written */
 	uint64_t created_ns;
 	char path[PATH_MAX];
@@ -101,9 +102,61 @@ static int make_bars(struct registration *r)
 	return synth_bars(&r->synth, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n, &r->st);
 }
 
+/* The old bars and the new ones behind them, as one block. */
+static int join_bars(struct registration *r, const struct market *old)
+{
+	size_t n = (size_t)(old->bars + r->bars.bars), a = (size_t)old->bars, b = (size_t)r->bars.bars;
+	const void *const from[2][6] = {
+		{old->ts, old->open, old->high, old->low, old->close, old->volume},
+		{r->bars.ts, r->bars.open, r->bars.high, r->bars.low, r->bars.close, r->bars.volume},
+	};
+	int64_t *ts = malloc(n * 48);
+	double *c = (double *)(void *)(ts + n);
+
+	if (!ts)
+		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu bars", n);
+	for (size_t k = 0; k < 6; k++) {
+		memcpy(ts + k * n, from[0][k], a * 8);
+		memcpy(ts + k * n + a, from[1][k], b * 8);
+	}
+	free((int64_t *)r->bars.ts);
+	r->bars = (struct market_bars){(int64_t)n, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n};
+	return 0;
+}
+
+/* Makes r->bars the whole of an append: what came is checked against what its client computed and against the last old bar. */
+static int append_bars(struct registration *r)
+{
+	struct market *old = NULL;
+	char hash[65];
+	int code = market_hash(&r->bars, hash, &r->st);
+
+	if (!code && r->bars.bars > DATASET_BARS_MAX - r->there_bars)
+		code = fh_fail_field(&r->st, FH_INVALID, "bars", "%lld bars and %lld more; a data set has up to %lld", (long long)r->there_bars,
+				     (long long)r->bars.bars, (long long)DATASET_BARS_MAX);
+	if (!code && r->origin.hash[0] && strcmp(r->origin.hash, hash))
+		code = fh_fail_field(&r->st, FH_CORRUPT, "hash", "the bars that came have the hash %.16s, the client's had %.16s", hash,
+				     r->origin.hash);
+	if (!code)
+		code = dataset_read(r->path, r->origin.tick, r->there_bars, &old, &r->st);
+	if (code)
+		return code;
+	if (strcmp(old->hash, r->there))
+		code = fh_fail(&r->st, FH_CORRUPT, "%s holds other bars than were registered", r->path);
+	if (!code)
+		code = dataset_check_bars(&r->bars, r->there_bars, &old->ts[old->bars - 1], &r->st);
+	if (!code)
+		code = join_bars(r, old);
+	market_unref(old);
+	return code;
+}
+
 static int compare(struct registration *r)
 {
 	const char *given = r->origin.hash;
+
+	if (r->origin.append)
+		return 0;
 
 	if (given[0] && strcmp(given, r->market->hash))
 		return fh_fail_field(&r->st, FH_CORRUPT, "hash", "the bars that came have the hash %.16s, the client's had %.16s",
@@ -133,7 +186,7 @@ static void register_work(uv_work_t *w)
 	struct registration *r = w->data;
 	int made = !r->bars.bars;
 
-	r->code = made ? make_bars(r) : 0;
+	r->code = made ? make_bars(r) : r->origin.append ? append_bars(r) : 0;
 	if (!r->code)
 		r->code = dataset_check_bars(&r->bars, 0, NULL, &r->st);
 	if (!r->code)
@@ -211,6 +264,62 @@ static void register_done(uv_work_t *w, int status)
 	store_commit(r->ds->cfg.store, t, row_written, r);
 }
 
+int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o, struct fh_status *st)
+{
+	const struct dataset *d;
+	int code = datasets_need(ds, o->name, &d, st);
+
+	if (code)
+		return code;
+	if (o->base && o->base[0] && strcmp(o->base, d->hash))
+		return fh_fail_field(st, FH_CONFLICT, "base_hash", "data set \"%s\" has other bars now (%.12s) than the bars were made for (%.12s)",
+				     o->name, d->hash, o->base);
+	return 0;
+}
+
+/* What stays of the set that bars are appended to: its tick, where it came from, its notices, its earlier states. */
+static void inherit(struct registration *r, const struct dataset *d)
+{
+	const Fh__V1__Dataset *old = d->info;
+	struct dataset_origin *o = &r->origin;
+	size_t keep = old->n_version < DATASET_VERSIONS_MAX - 1 ? old->n_version : DATASET_VERSIONS_MAX - 1;
+	struct dataset_version *v = dataset_need_memory(calloc(keep + 1, sizeof *v));
+	size_t room = DATASET_NOTES_MAX - 1 < old->n_note ? 0 : DATASET_NOTES_MAX - 1 - old->n_note;
+	size_t fresh = o->notes < room ? o->notes : room, kept = old->n_note < DATASET_NOTES_MAX - 1 ? old->n_note : DATASET_NOTES_MAX - 1;
+	char **note = dataset_need_memory(calloc(kept + fresh + 1, sizeof *note)), text[DATASET_NOTE_BYTES_MAX];
+
+	for (size_t i = 0; i < keep; i++) {
+		const Fh__V1__DatasetVersion *from = old->version[old->n_version - keep + i];
+		v[i].bars = from->bars;
+		snprintf(v[i].hash, sizeof v[i].hash, "%s", from->hash ? from->hash : "");
+	}
+	v[keep].bars = d->bars;
+	snprintf(v[keep].hash, sizeof v[keep].hash, "%s", d->hash);
+	snprintf(text, sizeof text, "%lld bars appended from %.*s", (long long)r->bars.bars, 200, o->source);
+	for (size_t i = 0; i < kept; i++)
+		note[i] = dataset_need_memory(strdup(old->note[i]));
+	note[kept] = dataset_need_memory(strdup(text));
+	for (size_t i = 0; i < o->notes; i++) {
+		if (i < fresh)
+			note[kept + 1 + i] = (char *)o->note[i];
+		else
+			free((char *)o->note[i]);
+	}
+	free((char **)o->note);
+	free((char *)o->source);
+	o->note = (const char *const *)note;
+	o->notes = kept + 1 + fresh;
+	o->source = dataset_need_memory(strdup(old->source ? old->source : ""));
+	o->version = v;
+	o->versions = keep + 1;
+	o->tick = d->tick;
+	o->has_volume = o->has_volume || old->has_volume;
+	o->duplicates += old->duplicates;
+	o->dropped += old->dropped;
+	r->there_bars = d->bars;
+	r->created_ns = old->created_ns;
+}
+
 /* The checks that need no bars. */
 static int may_register(struct datasets *ds, const struct dataset_origin *o, struct dataset **there, struct fh_status *st)
 {
@@ -221,6 +330,8 @@ static int may_register(struct datasets *ds, const struct dataset_origin *o, str
 		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being registered by somebody else", o->name);
 	if (*there && (*there)->dropping)
 		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being dropped", o->name);
+	if (o->append)
+		return dataset_may_append(ds, o, st);
 	if (!*there && ds->sets >= DATASETS_MAX)
 		return fh_fail(st, FH_EXHAUSTED, "%d data sets are registered, no more are allowed", DATASETS_MAX);
 	return 0;
@@ -251,7 +362,9 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 		r->bars = *b;
 	if (s)
 		r->synth = *s;
-	r->write = !there || there->broken[0]; /* a set whose file was lost is written again from the same bars */
+	if (o->append)
+		inherit(r, there);
+	r->write = !there || there->broken[0] || o->append; /* a set whose file was lost is written again from the same bars */
 	snprintf(r->there, sizeof r->there, "%s", there ? there->hash : "");
 	dataset_path(ds, o->name, r->path, sizeof r->path);
 	r->done = done;

@@ -63,6 +63,8 @@ static int check_name(struct datasets *ds, const struct dataset_origin *o, const
 {
 	struct dataset *d = dataset_lookup(ds, o->name);
 
+	if (o->append)
+		return dataset_may_append(ds, o, st);
 	if (!d || d->broken[0])
 		return 0;
 	if (d->dropping)
@@ -75,14 +77,14 @@ static int check_name(struct datasets *ds, const struct dataset_origin *o, const
 	return 0;
 }
 
-static int check_room(struct datasets *ds, int64_t bars, struct fh_status *st)
+static int check_room(struct datasets *ds, int64_t bars, int append, struct fh_status *st)
 {
 	if (ds->stopping)
 		return fh_fail(st, FH_UNAVAILABLE, "the daemon stops");
-	if (bars < 2 || bars > DATASET_BARS_MAX)
+	if (bars < (append ? 1 : 2) || bars > DATASET_BARS_MAX)
 		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars; a data set has 2 to %lld", (long long)bars,
 				     (long long)DATASET_BARS_MAX);
-	if (ds->sets >= DATASETS_MAX)
+	if (!append && ds->sets >= DATASETS_MAX)
 		return fh_fail(st, FH_EXHAUSTED, "%d data sets are registered, no more are allowed", DATASETS_MAX);
 	if (ds->uploads >= UPLOADS_MAX)
 		return fh_fail(st, FH_EXHAUSTED, "%d uploads are open already", UPLOADS_MAX);
@@ -101,7 +103,7 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	*existed = NULL;
 	if ((code = check_name(ds, o, existed, st)) || *existed)
 		return code;
-	if ((code = check_room(ds, bars, st)))
+	if ((code = check_room(ds, bars, o->append, st)))
 		return code;
 	u = dataset_need_memory(calloc(1, sizeof *u));
 	u->ts = malloc((size_t)bars * BAR_BYTES);

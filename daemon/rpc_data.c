@@ -18,7 +18,7 @@ static Fh__V1__Dataset *view(struct daemon *d, struct rpc_call *c, const struct 
 
 	*v = *dataset_info(set);
 	if (!full) {
-		v->n_gap = v->n_spark = v->n_note = 0;
+		v->n_gap = v->n_spark = v->n_note = v->n_version = 0;
 	} else if (dataset_broken(set)) {
 		char **note = rpc_alloc(c, (v->n_note + 1) * sizeof *note);
 
@@ -218,7 +218,7 @@ void rpc_begin_upload(struct daemon *d, struct rpc_call *c)
 	struct dataset_origin o = {
 		.name = q->name, .source = q->source, .hash = q->hash, .tick = q->has_tick ? q->tick : 0,
 		.has_volume = q->has_has_volume && q->has_volume, .duplicates = q->duplicates, .dropped = q->dropped,
-		.note = (const char *const *)q->note, .notes = q->n_note,
+		.note = (const char *const *)q->note, .notes = q->n_note, .append = q->append, .base = q->base_hash,
 	};
 	struct data_call *x = data_call(d, c);
 	struct fh_status st = FH_STATUS_INIT;
@@ -226,7 +226,7 @@ void rpc_begin_upload(struct daemon *d, struct rpc_call *c)
 	char id[UPLOAD_ID_MAX];
 
 	if (fh_name_check("name", q->name, &st) || upload_begin(d->datasets, &o, q->bars, id, &existed, &st)) {
-		rpc_fail(c, &st);
+		fail_name(c, &st);
 		return;
 	}
 	x->upload = existed ? NULL : id;
@@ -259,7 +259,7 @@ static void on_committed(void *arg, int code, const struct dataset *set, int exi
 	struct data_call *x = arg;
 
 	if (code)
-		rpc_fail(x->call, st);
+		fail_name(x->call, st);
 	else
 		reply_upload(x, dataset_bars(set), set, existed);
 }

@@ -126,7 +126,9 @@ void rpc_evaluate(struct daemon *d, struct rpc_call *c)
 	*kept = *x;
 	checkpoints_hold(d->checkpoints, kept->ask.policy.id);
 	kept->op->users++;
-	datasets_acquire(d->datasets, other ? other : j->spec.data.dataset, NULL, j->spec.env.tick, on_market, kept);
+	/* the bars that the job knows, should others have been appended since */
+	const char *hash = !other && dataset_bars_of(set, j->dataset_hash) ? j->dataset_hash : NULL;
+	datasets_acquire(d->datasets, other ? other : j->spec.data.dataset, hash, j->spec.env.tick, on_market, kept);
 	rpc_reply_operation(d, c, kept->op, 0);
 }
 

@@ -104,7 +104,7 @@ static int check_bars(const struct market_bars *b, double tick, int code, struct
 	return rc;
 }
 
-static int hash_bars(const struct market_bars *b, char hex[HASH_HEX_SIZE], struct fh_status *st)
+int market_hash(const struct market_bars *b, char hex[HASH_HEX_SIZE], struct fh_status *st)
 {
 	const void *column[6] = {b->ts, b->open, b->high, b->low, b->close, b->volume};
 	struct hash *h = NULL;
@@ -146,7 +146,7 @@ int market_build(const struct market_bars *b, double tick, struct market **out, 
 	int rc = check_bars(b, tick, FH_INVALID, st);
 
 	if (!rc)
-		rc = hash_bars(b, hex, st);
+		rc = market_hash(b, hex, st);
 	if (!rc)
 		rc = copy_bars(b, tick, &m, st);
 	if (rc)
@@ -154,6 +154,26 @@ int market_build(const struct market_bars *b, double tick, struct market **out, 
 	memcpy(m->hash, hex, sizeof(m->hash));
 	market_features(b, tick, m->feature, m->sigma);
 	*out = m;
+	return 0;
+}
+
+int market_prefix(const struct market *m, int64_t bars, struct market **out, struct fh_status *st)
+{
+	struct market_bars b = {bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
+	struct market *p = NULL;
+	char hex[HASH_HEX_SIZE];
+
+	if (bars < 2 || bars > m->bars)
+		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars of a market that has %lld", (long long)bars, (long long)m->bars);
+	int rc = market_hash(&b, hex, st);
+	if (!rc)
+		rc = copy_bars(&b, m->tick, &p, st);
+	if (rc)
+		return rc;
+	memcpy(p->hash, hex, sizeof(p->hash));
+	memcpy(p->feature, m->feature, (size_t)bars * F * sizeof(float));
+	memcpy(p->sigma, m->sigma, (size_t)bars * sizeof(float));
+	*out = p;
 	return 0;
 }
 
@@ -267,7 +287,7 @@ static int load_file(const struct st_file *f, double tick, struct market **out, 
 	if (!rc)
 		rc = check_bars(&b, tick, FH_CORRUPT, st);
 	if (!rc)
-		rc = hash_bars(&b, hex, st);
+		rc = market_hash(&b, hex, st);
 	if (!rc && (!hash || strcmp(hash, hex)))
 		rc = fh_fail(st, FH_CORRUPT, "the bars do not match the hash in the file");
 	if (!rc)

@@ -48,6 +48,10 @@ int market_save(const struct market *m, const char *path, const char *const *met
 /* Verifies sizes, order and hash: FH_CORRUPT names what is wrong. When `tick` differs from the file's and any
  * |close| is below either tick or any close <= 0, features are computed again (they depend on it there only). */
 int market_load(const char *path, double tick, struct market **out, struct fh_status *st);
+/* The first `bars` bars as a market of their own, with the features they have: no feature looks ahead. FH_EXHAUSTED, FH_INVALID. */
+int market_prefix(const struct market *m, int64_t bars, struct market **out, struct fh_status *st);
+/* Hash of bars as struct market has it. */
+int market_hash(const struct market_bars *b, char hex[65], struct fh_status *st);
 struct market *market_ref(struct market *m);
 void market_unref(struct market *m); /* NULL is fine; frees at zero */
 /* reward_scale = auto (section 8): initial_cash/(max_position*multiplier*median over the split of sigma*max(|c|,tick)). */
