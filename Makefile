@@ -172,7 +172,7 @@ $(BUILD)/install/libfhclient.a: $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(B
 	@mkdir -p $(@D)
 	printf 'create $@\naddlib $(BUILD)/libfhclient.a\naddlib $(BUILD)/libfhproto.a\naddlib $(BUILD)/libfhgpu.a\nsave\nend\n' | ar -M
 .PHONY: install uninstall
-install: all $(BUILD)/install/libfhclient.a
+install: host $(BUILD)/install/libfhclient.a
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/fh lib/pkgconfig lib/systemd/system lib/sysusers.d lib/tmpfiles.d share/fh) $(DESTDIR)$(SYSCONFDIR)/fhd
 	install -m 755 $(BUILD)/fhd $(BUILD)/fhctl $(DESTDIR)$(PREFIX)/bin/
 	$(if $(wildcard $(BUILD)/fhd-cuda.so),install -d $(DESTDIR)$(PREFIX)/lib/fhd && install -m 755 $(BUILD)/fhd-cuda.so $(DESTDIR)$(PREFIX)/lib/fhd/)

@@ -303,9 +303,14 @@ def test_info_ping_and_drain(daemon, client, market):
     for word in ("host", "running", "0.1.0"):
         assert word in info
     assert daemon.ctl("ping").code == 0
+    start(daemon, "--name", "running", tree=fh.ENDLESS)
+    client.wait_step("running", 20)
+    start(daemon, "--name", "held")
     daemon.ctl("drain")
     assert client.call("info").state == "draining"
-    start(daemon, "--name", "held")
+    refused = start(daemon, "--name", "new", code=6)
+    assert "drain" in refused.err and "--off" in refused.err and "Is fhd running" not in refused.err
+    client.stop("running")
     assert client.show("held").state == pb.QUEUED
     daemon.ctl("drain", "--off")
     client.wait_state("held", "DONE")
@@ -345,10 +350,8 @@ def test_calls_have_a_deadline(daemon, market):
     os.kill(daemon.proc.pid, signal.SIGSTOP)
     try:
         start_ns = time.monotonic()
-        read = daemon.ctl("list", "--timeout", "1", code=124)
-        assert read.code == 124
-        change = start(daemon, "--name", "maybe", "--timeout", "1", code=255)
-        assert change.code == 255
+        daemon.ctl("list", "--timeout", "1", code=(6, 124))
+        start(daemon, "--name", "maybe", "--timeout", "1", code=(6, 255))
         assert time.monotonic() - start_ns < 15 * fh.SLOWDOWN
     finally:
         os.kill(daemon.proc.pid, signal.SIGCONT)

@@ -153,6 +153,14 @@ def test_change_without_an_answer_is_255(daemon, client, market, folder):
     sock.close()
 
 
+def test_read_without_an_answer_is_124(folder):
+    url, sock, thread, _ = fake_daemon(folder, lambda data: None)
+    begin = time.monotonic()
+    fh.ctl("list", "--timeout", "1", url=url, code=124)
+    assert time.monotonic() - begin < 5 * fh.SLOWDOWN
+    sock.close()
+
+
 def test_daemon_dies_while_following(make_daemon):
     d = make_daemon()
     with d.client() as c:

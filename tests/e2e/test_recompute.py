@@ -33,7 +33,7 @@ def recompute(fills, q, equity, per_year, p):
     """fills: (quantity, price) in order; equity [n+1] from initial cash on; q [n] after each bar."""
     out = {}
     out["pnl"] = equity[-1] - equity[0]
-    out["ret"] = out["pnl"] / p["initial_cash"]
+    out["return"] = out["pnl"] / p["initial_cash"]
     r = equity[1:] / equity[:-1] - 1
     std = np.std(r, ddof=1) if len(r) > 1 else 0.0
     out["sharpe"] = np.mean(r) / std * math.sqrt(per_year) if std >= 1e-12 else 0.0
@@ -86,7 +86,8 @@ SETTINGS = [
 @pytest.mark.parametrize("name,env", SETTINGS, ids=[s[0] for s in SETTINGS])
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_metrics_follow_from_the_trace(daemon, client, spec, folder, name, env, split):
-    job = client.start(spec(env=env), name="j")
+    longer = {"learn": {"lr": 3e-3}, "run": {"steps_per_epoch": 600}} if name == "plain" else {}
+    job = client.start(spec(longer, env=env), name="j")
     client.wait_state(job.id, "DONE")
     path = folder / "trace.csv"
     reply = daemon.ctl("evaluate", "j", "--split", split, "--trace", path, "-o", "json").json()
