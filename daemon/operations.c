@@ -54,14 +54,14 @@ static void op_remove(struct operations *os, struct operation *op)
 }
 
 /* Lets go of finished ones that are too old, too many or too large together. `room`: how many places must be free;
- * `keep` stays. */
-static void shed(struct operations *os, unsigned room, const struct operation *keep)
+ * number `keep` stays. */
+static void shed(struct operations *os, unsigned room, uint64_t keep)
 {
 	uint64_t now = uv_now(os->loop);
 
 	for (struct operation *op = os->first, *next; op; op = next) {
 		next = op->next;
-		if (!op->done || op->users || op == keep)
+		if (!op->done || op->users || op->number == keep)
 			continue;
 		if (now - op->finished_ms >= OPERATION_KEPT_MS || os->count + room > OPERATIONS_MAX ||
 		    os->result_bytes > OPERATION_RESULT_BYTES_MAX)
@@ -71,7 +71,7 @@ static void shed(struct operations *os, unsigned room, const struct operation *k
 
 static void on_sweep(uv_timer_t *t)
 {
-	shed(t->data, 0, NULL);
+	shed(t->data, 0, 0);
 }
 
 int operations_new(uv_loop_t *loop, struct operations **out, struct fh_status *st)
@@ -102,7 +102,7 @@ struct operation *operation_new(struct operations *os, uint64_t job, struct fh_s
 		fh_fail(st, FH_UNAVAILABLE, "the daemon stops");
 		return NULL;
 	}
-	shed(os, 1, NULL);
+	shed(os, 1, 0);
 	if (os->count >= OPERATIONS_MAX) {
 		fh_fail(st, FH_EXHAUSTED, "%d evaluations and saves are under way, no more are allowed", OPERATIONS_MAX);
 		return NULL;
@@ -191,7 +191,7 @@ void operation_finish(struct operations *os, struct operation *op, int code, con
 		if (w->op == op)
 			waiter_answer(w);
 	}
-	shed(os, 0, op); /* older ones make room, this one stays for its client */
+	shed(os, 0, op->number); /* older ones make room, this one stays for its client */
 }
 
 void operation_cancel(struct operation *op)
