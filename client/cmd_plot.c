@@ -14,6 +14,7 @@ struct picture {
 	unsigned kinds;
 	struct trace trace;
 	struct training training;
+	Fh__V1__Policy policy; /* of the validations drawn: the first one's; the last step evaluates the other network too */
 	char title[TITLE_SIZE], subtitle[TITLE_SIZE];
 };
 
@@ -84,7 +85,11 @@ static int add_samples(struct picture *p, const Fh__V1__MetricsReply *r, struct 
 		double step = (double)s->step;
 		if (s->kind == FH__V1__SAMPLE_KIND__REPORT)
 			rc = training_add(&p->training, step, sample_value(s, "loss"), sample_value(s, "q"), st);
-		else if (s->kind == FH__V1__SAMPLE_KIND__VALIDATION && (!s->split || !strcmp(s->split, "validation")))
+		if (s->kind != FH__V1__SAMPLE_KIND__VALIDATION || (s->split && strcmp(s->split, "validation")))
+			continue;
+		if (!p->training.validations)
+			p->policy = s->policy;
+		if (s->policy == p->policy)
 			rc = training_add_validation(&p->training, step, sample_value(s, "sharpe"), st);
 	}
 	return rc;
