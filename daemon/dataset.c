@@ -55,6 +55,7 @@ void datasets_stop(struct datasets *ds)
 		return;
 	ds->stopping = 1;
 	uploads_stop(ds);
+	registrations_stop(ds);
 	cache_stop(ds);
 }
 
@@ -242,7 +243,7 @@ struct dataset *dataset_put(struct datasets *ds, const char *name, const char *h
 static void check_file(struct datasets *ds, struct dataset *d)
 {
 	struct fh_status st = FH_STATUS_INIT;
-	const struct st_tensor *t;
+	const struct st_tensor *t = NULL;
 	struct st_file *f = NULL;
 	char path[PATH_MAX];
 	const char *hash;

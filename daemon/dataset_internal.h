@@ -51,7 +51,8 @@ struct datasets {
 	struct registration *registering;
 	struct upload *upload;
 	unsigned uploads;
-	uint64_t upload_bytes, upload_number, started_ns;
+	uint64_t upload_bytes; /* bars that came or are made and are not registered yet */
+	uint64_t upload_number, started_ns;
 	int in_flight;             /* pool work and rows */
 	int stopping;
 };
@@ -78,12 +79,15 @@ void cache_forget(struct datasets *ds, const char *name);
 void cache_stop(struct datasets *ds);
 void cache_free(struct datasets *ds);
 
+#define BAR_BYTES 48 /* ts, open, high, low, close, volume */
+
 /* dataset_register.c: takes the bars (one block that begins with b->ts) over. */
 int registering(const struct datasets *ds, const char *name);
 /* Checks of an append that need no bars: FH_NOT_FOUND, FH_CORRUPT, FH_CONFLICT. */
 int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o, struct fh_status *st);
 void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
 		       void *arg);
+void registrations_stop(struct datasets *ds);
 /* dataset_upload.c */
 void uploads_stop(struct datasets *ds);
 

@@ -27,6 +27,8 @@ struct registration {
 	struct synth synth;
 	char there[65];            /* hash of the set that has this name, "" when it is free */
 	int64_t there_bars;        /* append: how many it has */
+	uint64_t bytes;            /* counted in upload_bytes until it ends */
+	int started;               /* the pool has it, or had it */
 	int write;                 /* the file is to be written */
 	uint64_t created_ns;
 	char path[PATH_MAX];
@@ -94,10 +96,11 @@ static int make_bars(struct registration *r)
 {
 	size_t n = (size_t)r->synth.bars;
 	int64_t *ts = malloc(n * 48);
-	double *c = (double *)(void *)(ts + n);
+	double *c;
 
 	if (!ts)
 		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu bars", n);
+	c = (double *)(void *)(ts + n);
 	r->bars = (struct market_bars){r->synth.bars, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n};
 	return synth_bars(&r->synth, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n, &r->st);
 }
@@ -111,10 +114,11 @@ static int join_bars(struct registration *r, const struct market *old)
 		{r->bars.ts, r->bars.open, r->bars.high, r->bars.low, r->bars.close, r->bars.volume},
 	};
 	int64_t *ts = malloc(n * 48);
-	double *c = (double *)(void *)(ts + n);
+	double *c;
 
 	if (!ts)
 		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu bars", n);
+	c = (double *)(void *)(ts + n);
 	for (size_t k = 0; k < 6; k++) {
 		memcpy(ts + k * n, from[0][k], a * 8);
 		memcpy(ts + k * n + a, from[1][k], b * 8);
@@ -209,14 +213,35 @@ int registering(const struct datasets *ds, const char *name)
 	return 0;
 }
 
+static void register_done(uv_work_t *w, int status);
+
+/* Hands what waits to the pool, a few at a time: the pool's other threads stay free for checkpoints and loads. */
+static void run_next(struct datasets *ds)
+{
+	int running = 0;
+
+	for (struct registration *r = ds->registering; r; r = r->next)
+		running += r->started;
+	for (struct registration *r = ds->registering; r && running < REGISTRATIONS_RUNNING; r = r->next) {
+		if (r->started)
+			continue;
+		r->started = 1;
+		running++;
+		uv_queue_work(ds->cfg.loop, &r->work, register_work, register_done);
+	}
+}
+
 static void finish(struct registration *r, const struct dataset *d, int existed)
 {
 	struct registration **p = &r->ds->registering;
+	struct datasets *ds = r->ds;
 
 	while (*p != r)
 		p = &(*p)->next;
 	*p = r->next;
-	r->ds->in_flight--;
+	ds->in_flight--;
+	ds->upload_bytes -= r->bytes;
+	run_next(ds);
 	if (r->code)
 		log_status(LOG_INFO, "data set refused", &r->st);
 	else if (!existed)
@@ -320,14 +345,24 @@ static void inherit(struct registration *r, const struct dataset *d)
 	r->created_ns = old->created_ns;
 }
 
-/* The checks that need no bars. */
-static int may_register(struct datasets *ds, const struct dataset_origin *o, struct dataset **there, struct fh_status *st)
+/* The checks that need no bars. `bytes`: what the registration holds until it ends, 0 when it is counted already. */
+static int may_register(struct datasets *ds, const struct dataset_origin *o, uint64_t bytes, struct dataset **there,
+			struct fh_status *st)
 {
+	int open = 0;
+
+	for (const struct registration *r = ds->registering; r; r = r->next)
+		open++;
 	*there = dataset_lookup(ds, o->name);
 	if (ds->stopping)
 		return fh_fail(st, FH_UNAVAILABLE, "the daemon stops");
 	if (registering(ds, o->name))
 		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being registered by somebody else", o->name);
+	if (open >= REGISTRATIONS_MAX)
+		return fh_fail(st, FH_EXHAUSTED, "%d data sets are being registered, try again", REGISTRATIONS_MAX);
+	if (ds->upload_bytes + bytes > UPLOAD_BYTES_MAX)
+		return fh_fail_field(st, FH_EXHAUSTED, "bars", "this needs %llu MiB, bars that are not registered yet may hold %llu MiB "
+				     "together", (unsigned long long)bytes >> 20, (unsigned long long)UPLOAD_BYTES_MAX >> 20);
 	if (*there && (*there)->dropping)
 		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being dropped", o->name);
 	if (o->append)
@@ -342,9 +377,11 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct registration *r = dataset_need_memory(calloc(1, sizeof *r));
+	uint64_t bytes = (uint64_t)(b ? b->bars : s->bars) * BAR_BYTES;
+	struct registration **end = &ds->registering;
 	struct dataset *there;
 	struct timespec now;
-	int code = may_register(ds, o, &there, &st);
+	int code = may_register(ds, o, s ? bytes : 0, &there, &st);
 
 	if (!code)
 		code = origin_copy(&r->origin, o, &st);
@@ -369,11 +406,28 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 	dataset_path(ds, o->name, r->path, sizeof r->path);
 	r->done = done;
 	r->arg = arg;
-	r->next = ds->registering;
-	ds->registering = r;
-	ds->in_flight++;
+	r->bytes = bytes;
 	r->work.data = r;
-	uv_queue_work(ds->cfg.loop, &r->work, register_work, register_done);
+	while (*end)
+		end = &(*end)->next;
+	*end = r;
+	ds->in_flight++;
+	ds->upload_bytes += bytes;
+	run_next(ds);
+}
+
+/* Those that have not begun never will. */
+void registrations_stop(struct datasets *ds)
+{
+	for (struct registration *r = ds->registering, *next; r; r = next) {
+		next = r->next;
+		if (r->started)
+			continue;
+		r->started = 1; /* finish() must not begin it */
+		r->code = fh_fail(&r->st, FH_UNAVAILABLE, "the daemon stops");
+		free((int64_t *)r->bars.ts);
+		finish(r, NULL, 0);
+	}
 }
 
 void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,

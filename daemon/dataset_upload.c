@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BAR_BYTES 48
-
 static void upload_closed(uv_handle_t *h)
 {
 	struct upload *u = h->data;
@@ -195,7 +193,7 @@ void upload_commit(struct datasets *ds, const char *id, dataset_registered done,
 
 	if (u && u->next_bar < u->bars)
 		fh_fail_field(&st, FH_CONFLICT, "upload", "%lld of %lld bars have come", (long long)u->next_bar, (long long)u->bars);
-	if (st.code) {
+	if (!u || st.code) {
 		done(arg, st.code, NULL, 0, &st);
 		return;
 	}

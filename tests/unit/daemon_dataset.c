@@ -497,6 +497,53 @@ static void test_names_in_work_are_taken(void **state)
 	assert_int_equal(got.code, 0);
 }
 
+/* Many at once: each is answered, no more wait than may, their bytes count until they end, and a stop answers the rest. */
+static int ended, refused;
+static void on_one_of_many(void *arg, int code, const struct dataset *d, int existed, const struct fh_status *st)
+{
+	ended++;
+	refused += code != 0;
+}
+
+static void test_registrations_are_bounded(void **state)
+{
+	struct dataset_origin og = {0};
+	struct datasets_stats stats;
+	struct synth s;
+	char name[16];
+
+	ended = refused = 0;
+	synth_init(&s, SYNTH_WALK, 3000, 1);
+	for (int i = 0; i < REGISTRATIONS_MAX + 3; i++) {
+		snprintf(name, sizeof name, "w%d", i);
+		og.name = name;
+		datasets_synth(ds, &og, &s, on_one_of_many, NULL);
+	}
+	assert_int_equal(ended, 3);
+	assert_int_equal(refused, 3);
+	datasets_stats(ds, &stats);
+	assert_int_equal(stats.upload_bytes, REGISTRATIONS_MAX * 3000 * 48);
+	while (ended < REGISTRATIONS_MAX + 3)
+		uv_run(&loop, UV_RUN_ONCE);
+	assert_int_equal(refused, 3);
+	datasets_stats(ds, &stats);
+	assert_int_equal(stats.registered, REGISTRATIONS_MAX);
+	assert_int_equal(stats.upload_bytes, 0);
+	ended = refused = 0;
+	for (int i = 0; i < 12; i++) {
+		synth_init(&s, SYNTH_WALK, 2000, (uint64_t)i);
+		snprintf(name, sizeof name, "v%d", i);
+		og.name = name;
+		datasets_synth(ds, &og, &s, on_one_of_many, NULL);
+	}
+	datasets_stop(ds);
+	assert_int_equal(ended, 12 - REGISTRATIONS_RUNNING);
+	while (datasets_busy(ds))
+		uv_run(&loop, UV_RUN_ONCE);
+	assert_int_equal(ended, 12);
+	assert_int_equal(refused, 12 - REGISTRATIONS_RUNNING);
+}
+
 static void test_cache_is_bounded_and_shared(void **state)
 {
 	struct datasets_stats stats;
@@ -661,7 +708,8 @@ int main(void)
 		T(test_upload_is_registered_and_survives), T(test_same_bars_existed_other_bars_conflict),
 		T(test_bad_bars_are_refused_by_place), T(test_chunks_come_in_order_or_again), T(test_upload_bounds),
 		T(test_idle_upload_is_thrown_away),
-		T(test_wrong_hash_is_refused), T(test_drop), T(test_names_in_work_are_taken), T(test_cache_is_bounded_and_shared),
+		T(test_wrong_hash_is_refused), T(test_drop), T(test_names_in_work_are_taken),
+		T(test_registrations_are_bounded), T(test_cache_is_bounded_and_shared),
 		T(test_load_is_shared_by_those_who_wait), T(test_lost_and_damaged_files_are_reported),
 		T(test_orphans_go_and_a_lost_database_loses_nothing), T(test_file_opens_as_safetensors), T(test_stop_answers_everybody),
 	};
