@@ -407,6 +407,7 @@ static int load_row(void *arg, const struct store_job *row)
 		return rc;
 	}
 	j->accepted = 1;
+	j->shown = j->state;
 	set = datasets_find(d->datasets, j->spec.data.dataset);
 	if (set && !job_is_final(j->state) &&
 	    trainer_plan(d->backend, &j->spec, dataset_bars(set), &j->memory, &st))

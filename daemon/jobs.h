@@ -57,6 +57,7 @@ struct job {
 
 	/* of this process */
 	int accepted;                 /* its first row is durable */
+	enum job_state shown;         /* the state that is durable: what clients are told */
 	enum trainer_phase phase;
 	double steps_per_second;      /* moving average while it runs, else 0 */
 	int worker;                   /* index of the worker that has it, -1 */

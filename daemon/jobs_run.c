@@ -97,7 +97,9 @@ static void on_stored(void *arg, int code, const struct fh_status *st)
 	int first = c->first;
 
 	j->committing--;
-	if (code)
+	if (!code)
+		j->shown = s;
+	else
 		log_status(LOG_ERROR, "a job's row could not be written", st);
 	FHD_CRASH_POINT("job-row-durable");
 	while ((w = c->waiters)) {

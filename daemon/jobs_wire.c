@@ -210,7 +210,7 @@ static void progress_to_wire(const struct job *j, Fh__V1__Job *out)
 	out->planned_steps = (uint64_t)j->planned;
 	out->epoch = (uint64_t)j->epoch;
 	out->vector_step = (uint64_t)j->vector_step;
-	if (j->state != JOB_RUNNING)
+	if (j->shown != JOB_RUNNING)
 		return;
 	out->phase = (char *)(j->sent ? phase_name(j->phase) : "start");
 	if (j->steps_per_second <= 0)
@@ -228,9 +228,10 @@ void jobs_to_wire(struct jobs *js, const struct job *j, int full, struct rpc_cal
 	out->has_id = out->has_state = out->has_created_ns = out->has_interruptions = out->has_last_seq = 1;
 	out->id = j->id;
 	out->name = (char *)j->name;
-	out->state = (Fh__V1__JobState)j->state;
-	out->reason = rpc_strdup(c, j->reason);
-	if (j->error) {
+	/* A change that is not on the disk yet has not happened as far as clients can tell. */
+	out->state = (Fh__V1__JobState)j->shown;
+	out->reason = j->shown == j->state ? rpc_strdup(c, j->reason) : NULL;
+	if (j->error && j->shown == JOB_FAILED) {
 		out->error = rpc_alloc(c, sizeof *out->error);
 		fh__v1__error__init(out->error);
 		fh_error_from_status(out->error, j->error);
@@ -242,7 +243,7 @@ void jobs_to_wire(struct jobs *js, const struct job *j, int full, struct rpc_cal
 	out->created_ns = j->created_ns;
 	out->has_started_ns = j->started_ns != 0;
 	out->started_ns = j->started_ns;
-	out->has_ended_ns = j->ended_ns != 0;
+	out->has_ended_ns = j->ended_ns != 0 && job_is_final(j->shown);
 	out->ended_ns = j->ended_ns;
 	progress_to_wire(j, out);
 	out->interruptions = j->interruptions;

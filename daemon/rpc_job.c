@@ -232,7 +232,7 @@ void rpc_show_job(struct daemon *d, struct rpc_call *c)
 static int state_wanted(const Fh__V1__ListJobsRequest *q, const struct job *j)
 {
 	for (size_t i = 0; i < q->n_state; i++)
-		if ((int)q->state[i] == (int)j->state)
+		if ((int)q->state[i] == (int)j->shown)
 			return 1;
 	return q->n_state == 0;
 }

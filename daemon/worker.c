@@ -301,6 +301,7 @@ static void deliver_sample(struct daemon *d, const struct mail_sample *m)
 	static const char *const split_name[FH_SPLITS] = {"train", "validation", "test"};
 	Fh__V1__MetricValue value[METRIC_MAX], *list[METRIC_MAX];
 	Fh__V1__Sample s = FH__V1__SAMPLE__INIT;
+	const struct job *j = jobs_by_id(d->jobs, m->job);
 
 	sample_values(&m->sample, value, list);
 	s.has_kind = s.has_time_ns = s.has_step = s.has_epoch = s.has_vector_step = s.has_trial = s.has_job = 1;
@@ -311,11 +312,17 @@ static void deliver_sample(struct daemon *d, const struct mail_sample *m)
 	s.epoch = (uint64_t)m->sample.epoch;
 	s.vector_step = (uint64_t)m->sample.vector_step;
 	s.trial = (uint32_t)m->sample.trial;
-	if (m->sample.validation && m->sample.split >= 0 && m->sample.split < FH_SPLITS)
-		s.split = (char *)split_name[m->sample.split];
 	s.n_value = (size_t)m->sample.values;
 	s.value = list;
-	series_append(d->series, m->job, &s);
+	if (m->sample.validation) {
+		s.split = (char *)split_name[m->sample.split];
+		s.has_policy = 1;
+		s.policy = (Fh__V1__Policy)m->sample.policy;
+	}
+	if (m->sample.validation && j && m->sample.policy != j->spec.run.validate_policy)
+		series_append_aside(d->series, m->job, &s);
+	else
+		series_append(d->series, m->job, &s);
 }
 
 /* Events are taken out first, then samples, then the events are handled: a sample that was sent before an event is
