@@ -377,16 +377,16 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct registration *r = dataset_need_memory(calloc(1, sizeof *r));
-	uint64_t bytes = (uint64_t)(b ? b->bars : s->bars) * BAR_BYTES;
+	uint64_t bytes = (uint64_t)(s ? s->bars : b->bars) * BAR_BYTES;
 	struct registration **end = &ds->registering;
 	struct dataset *there;
 	struct timespec now;
-	int code = may_register(ds, o, s ? bytes : 0, &there, &st);
+	int code = may_register(ds, o, s ? bytes : 0 /* an upload's are counted */, &there, &st);
 
 	if (!code)
 		code = origin_copy(&r->origin, o, &st);
 	if (code) {
-		if (b)
+		if (!s)
 			free((int64_t *)b->ts);
 		free(r);
 		done(arg, code, NULL, 0, &st);
@@ -395,10 +395,10 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 	clock_gettime(CLOCK_REALTIME, &now);
 	r->ds = ds;
 	r->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	if (b)
-		r->bars = *b;
 	if (s)
 		r->synth = *s;
+	else
+		r->bars = *b;
 	if (o->append)
 		inherit(r, there);
 	r->write = !there || there->broken[0] || o->append; /* a set whose file was lost is written again from the same bars */
@@ -479,7 +479,7 @@ void datasets_drop(struct datasets *ds, const char *name, dataset_registered don
 		code = fh_fail_field(&st, FH_CONFLICT, "name", "data set \"%s\" is used by %u live job%s", name, users, users == 1 ? "" : "s");
 	else if (registering(ds, name))
 		code = fh_fail_field(&st, FH_CONFLICT, "name", "data set \"%s\" is being registered right now", name);
-	if (code) {
+	if (!d || code) {
 		done(arg, code, NULL, 0, &st);
 		return;
 	}

@@ -181,7 +181,7 @@ void rpc_synth_dataset(struct daemon *d, struct rpc_call *c)
 	struct fh_status st = FH_STATUS_INIT;
 	char source[DATASET_SOURCE_BYTES_MAX];
 	struct dataset_origin o = {.name = q->name, .source = source, .has_volume = 1};
-	struct synth s;
+	struct synth s = {0};
 
 	if (synth_from(q, &s, &st)) {
 		rpc_fail(c, &st);
