@@ -2,17 +2,15 @@
  * seeds of three. */
 #include "tests/train/proof.h"
 
-int main(void)
+static void prove(uint64_t seed)
 {
-	int ok = 1;
+	struct fh_spec s = proof_spec(seed);
 
-	for (uint64_t seed = 1; seed <= 3; seed++) {
-		struct fh_spec s = proof_spec(seed);
-		s.learn.batch = 64;
-		s.env.half_spread = 0.005;
-		s.env.fee = 0.005;
-		proof_steps(&s, 1500);
-		ok &= proof_momentum("momentum costs", &s, seed, -INFINITY, 0.90, INFINITY);
-	}
-	return !ok;
+	s.learn.batch = 64;
+	s.env.half_spread = 0.005;
+	s.env.fee = 0.005;
+	proof_steps(&s, 1500);
+	proof_momentum("momentum costs", &s, -INFINITY, 0.90, INFINITY);
 }
+
+PROOF_THREE_SEEDS(prove)

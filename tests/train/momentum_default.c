@@ -3,15 +3,13 @@
 
 #define SECONDS_MAX 30
 
-int main(void)
+static void prove(uint64_t seed)
 {
-	int ok = 1;
+	struct fh_spec s = proof_spec(seed);
 
-	for (uint64_t seed = 1; seed <= 3; seed++) {
-		struct fh_spec s = proof_spec(seed);
-		s.learn.batch = 128;
-		proof_steps(&s, 1000);
-		ok &= proof_momentum("momentum default", &s, seed, 0.60, 0.75, SECONDS_MAX);
-	}
-	return !ok;
+	s.learn.batch = 128;
+	proof_steps(&s, 1000);
+	proof_momentum("momentum default", &s, 0.60, 0.75, SECONDS_MAX);
 }
+
+PROOF_THREE_SEEDS(prove)

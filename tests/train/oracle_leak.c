@@ -25,21 +25,22 @@ static void foresee(void *ctx, const struct market *m, int64_t t, const struct e
 	action[2] = 2;
 }
 
-static int prove(const char *what, struct fh_spec *s, struct market *m)
+static void prove(const char *what, struct fh_spec *s, struct market *m)
 {
 	leak(m);
 	struct eval_report hold = proof_script(s, m, FH_SPLIT_TEST, eval_buy_and_hold, 1);
 	struct eval_report best = proof_script(s, m, FH_SPLIT_TEST, foresee, 0);
 	struct proof p = proof_train(s, m);
 	double share = (p.test_target.ret - hold.ret) / (best.ret - hold.ret);
-	int ok = best.ret > hold.ret && share >= SHARE_MIN && p.test_target.sharpe > hold.sharpe;
 
 	printf("leak %s seed %lld: test return %.5f, buy-and-hold %.5f, perfect foresight %.5f: share %.2f (needed %.2f), Sharpe %.1f "
-	       "against %.1f, %lld steps in %.1f s: %s\n",
+	       "against %.1f, %lld steps in %.1f s\n",
 	       what, (long long)s->run.seed, p.test_target.ret, hold.ret, best.ret, share, SHARE_MIN, p.test_target.sharpe, hold.sharpe,
-	       (long long)p.steps, p.seconds, ok ? "ok" : "MISSED");
+	       (long long)p.steps, p.seconds);
 	fflush(stdout);
-	return ok;
+	assert_true(best.ret > hold.ret);
+	assert_true(share >= SHARE_MIN);
+	assert_true(p.test_target.sharpe > hold.sharpe);
 }
 
 /* "02.05.2017 00:00:00.000,1.0903,1.0903,1.08979,1.08992,2031.96" */
@@ -73,45 +74,45 @@ static int64_t read_csv(const char *path, int64_t **ts, double *v[5])
 	return n;
 }
 
-static int prove_real(const char *path)
+static void test_real_bars(void **state)
 {
+	const char *path = getenv("FHD_PROOF_CSV");
 	struct fh_status st = FH_STATUS_INIT;
 	struct fh_spec s = proof_spec(1);
 	struct market *m = NULL;
-	int64_t *ts = NULL;
+	int64_t *ts = NULL, n;
 	double *v[5] = {NULL};
-	int64_t n = read_csv(path, &ts, v);
-	int ok;
 
-	if (n == 0) {
-		fprintf(stderr, "failed: no bars in %s\n", path);
-		return 0;
-	}
+	if (!path)
+		skip(); /* FHD_PROOF_CSV is not set */
+	n = read_csv(path, &ts, v);
+	if (n == 0)
+		fail_msg("no bars in %s", path);
 	s.env.tick = 1e-5;
 	proof_steps(&s, STEPS);
 	struct market_bars bars = {n, ts, v[0], v[1], v[2], v[3], v[4]};
 	must(market_build(&bars, s.env.tick, &m, &st), &st);
-	ok = prove("real bars", &s, m);
+	prove("real bars", &s, m);
 	market_unref(m);
 	free(ts);
 	for (int i = 0; i < 5; i++)
 		free(v[i]);
-	return ok;
+}
+
+static void test_walk(void **state)
+{
+	struct fh_spec s = proof_spec(1);
+	struct market *m;
+
+	proof_steps(&s, STEPS);
+	m = proof_market(SYNTH_WALK, 20000, 1, s.env.tick);
+	prove("walk", &s, m);
+	market_unref(m);
 }
 
 int main(void)
 {
-	const char *csv = getenv("FHD_PROOF_CSV");
-	struct fh_spec s = proof_spec(1);
-	int ok;
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_walk), cmocka_unit_test(test_real_bars)};
 
-	proof_steps(&s, STEPS);
-	struct market *m = proof_market(SYNTH_WALK, 20000, 1, s.env.tick);
-	ok = prove("walk", &s, m);
-	market_unref(m);
-	if (csv)
-		ok &= prove_real(csv);
-	else
-		printf("leak real bars: SKIPPED, FHD_PROOF_CSV is not set\n");
-	return !ok;
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

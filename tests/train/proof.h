@@ -1,16 +1,20 @@
 /* Shared by the learning proofs: synthetic and real markets, one training run, the benchmark paying the same costs.
  *
- * Each program prints one line per seed and ends with 1 when a threshold is missed. The last evaluation counts, never the
- * best one. FHD_DEVICE=cuda trains on a GPU. */
+ * One test and one printed line per seed. The last evaluation counts, never the best one. FHD_DEVICE=cuda trains on a
+ * GPU, FHD_PROOF_VERBOSE prints every sample. */
 #ifndef FH_TRAIN_PROOF_H
 #define FH_TRAIN_PROOF_H
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <cmocka.h>
 
 #include "gpu/synth.h"
 #include "gpu/trainer.h"
@@ -27,10 +31,16 @@ struct proof {
 
 PROOF_UNUSED static void must(int rc, const struct fh_status *st)
 {
-	if (rc == 0)
-		return;
-	fprintf(stderr, "failed: %s%s%s\n", st->field, st->field[0] ? ": " : "", st->text);
-	exit(1);
+	if (rc)
+		fail_msg("%s%s%s", st->field, st->field[0] ? ": " : "", st->text);
+}
+
+/* What the test runner allows this build in time, as a factor. */
+PROOF_UNUSED static double slowdown(void)
+{
+	const char *factor = getenv("FH_TEST_SLOWDOWN");
+
+	return factor && atof(factor) > 1 ? atof(factor) : 1;
 }
 
 PROOF_UNUSED static double seconds_now(void)
@@ -49,8 +59,7 @@ PROOF_UNUSED static struct market *proof_market(enum synth_kind kind, int64_t ba
 	int64_t *ts = malloc((size_t)bars * 8);
 	double *v = malloc((size_t)bars * 5 * 8);
 
-	if (!ts || !v)
-		exit(1);
+	assert_true(ts && v);
 	synth_init(&s, kind, bars, seed);
 	must(synth_bars(&s, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars, &st), &st);
 	struct market_bars view = {bars, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars};
@@ -91,8 +100,8 @@ PROOF_UNUSED static double proof_value(const struct trainer_sample *s, const cha
 	for (int i = 0; i < s->values; i++)
 		if (strcmp(s->metric[i]->name, name) == 0)
 			return s->value[i];
-	fprintf(stderr, "failed: no metric %s\n", name);
-	exit(1);
+	fail_msg("no metric %s", name);
+	return 0;
 }
 
 PROOF_UNUSED static void proof_take(struct trainer *t, struct proof *out)
@@ -172,22 +181,35 @@ PROOF_UNUSED static struct eval_report proof_script(const struct fh_spec *spec, 
 	return r;
 }
 
-/* One line of a momentum proof; 1 when the thresholds hold. */
-PROOF_UNUSED static int proof_momentum(const char *what, const struct fh_spec *spec, uint64_t seed, double online_min,
-				       double target_min, double seconds_max)
+/* A momentum proof of one seed: the market's and the job's. */
+PROOF_UNUSED static void proof_momentum(const char *what, const struct fh_spec *spec, double online_min, double target_min,
+					double seconds_max)
 {
-	struct market *m = proof_market(SYNTH_MOMENTUM, 20000, seed, spec->env.tick);
+	struct market *m = proof_market(SYNTH_MOMENTUM, 20000, (uint64_t)spec->run.seed, spec->env.tick);
 	struct eval_report best = proof_script(spec, m, FH_SPLIT_VALIDATION, eval_last_sign, 0);
 	struct proof p = proof_train(spec, m);
 	double online = p.online.sharpe / best.sharpe, target = p.target.sharpe / best.sharpe;
-	int ok = best.sharpe > 0 && online >= online_min && target >= target_min && p.seconds <= seconds_max;
 
-	printf("%s seed %llu: online %.3f target %.3f of the benchmark's Sharpe %.1f (needed %.2f %.2f), test target %.1f, %lld steps in %.1f s: %s\n",
-	       what, (unsigned long long)seed, online, target, best.sharpe, online_min, target_min, p.test_target.sharpe,
-	       (long long)p.steps, p.seconds, ok ? "ok" : "MISSED");
+	printf("%s seed %lld: online %.3f target %.3f of the benchmark's Sharpe %.1f (needed %.2f %.2f), test target %.1f, "
+	       "%lld steps in %.1f s\n",
+	       what, (long long)spec->run.seed, online, target, best.sharpe, online_min, target_min, p.test_target.sharpe,
+	       (long long)p.steps, p.seconds);
 	fflush(stdout);
 	market_unref(m);
-	return ok;
+	assert_true(best.sharpe > 0);
+	assert_true(online >= online_min);
+	assert_true(target >= target_min);
+	assert_true(p.seconds <= seconds_max * slowdown());
 }
+
+#define PROOF_THREE_SEEDS(prove) \
+	static void seed_1(void **state) { prove(1); } \
+	static void seed_2(void **state) { prove(2); } \
+	static void seed_3(void **state) { prove(3); } \
+	int main(void) \
+	{ \
+		const struct CMUnitTest tests[] = {cmocka_unit_test(seed_1), cmocka_unit_test(seed_2), cmocka_unit_test(seed_3)}; \
+		return cmocka_run_group_tests(tests, NULL, NULL); \
+	}
 
 #endif
