@@ -372,12 +372,13 @@ static int may_register(struct datasets *ds, const struct dataset_origin *o, uin
 	return 0;
 }
 
-static void start(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, const struct synth *s,
-		  dataset_registered done, void *arg)
+/* Either bars that came (b, owned from here) or those that s describes. */
+static void start(struct datasets *ds, const struct dataset_origin *o, int64_t bars, const struct market_bars *b,
+		  const struct synth *s, dataset_registered done, void *arg)
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct registration *r = dataset_need_memory(calloc(1, sizeof *r));
-	uint64_t bytes = (uint64_t)(s ? s->bars : b->bars) * BAR_BYTES;
+	uint64_t bytes = (uint64_t)bars * BAR_BYTES;
 	struct registration **end = &ds->registering;
 	struct dataset *there;
 	struct timespec now;
@@ -386,7 +387,7 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 	if (!code)
 		code = origin_copy(&r->origin, o, &st);
 	if (code) {
-		if (!s)
+		if (b)
 			free((int64_t *)b->ts);
 		free(r);
 		done(arg, code, NULL, 0, &st);
@@ -397,7 +398,7 @@ static void start(struct datasets *ds, const struct dataset_origin *o, const str
 	r->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	if (s)
 		r->synth = *s;
-	else
+	if (b)
 		r->bars = *b;
 	if (o->append)
 		inherit(r, there);
@@ -433,12 +434,12 @@ void registrations_stop(struct datasets *ds)
 void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
 		       void *arg)
 {
-	start(ds, o, b, NULL, done, arg);
+	start(ds, o, b->bars, b, NULL, done, arg);
 }
 
 void datasets_synth(struct datasets *ds, const struct dataset_origin *o, const struct synth *s, dataset_registered done, void *arg)
 {
-	start(ds, o, NULL, s, done, arg);
+	start(ds, o, s->bars, NULL, s, done, arg);
 }
 
 /* ---------------------------------------------------------------- dropping */
