@@ -1,4 +1,4 @@
-/* Projection of a shifted distribution onto the fixed support (design section 2), one definition for host and device.
+/* Projection of a shifted distribution onto the fixed support (gpu/MATH.md, section 2), one definition for host and device.
  *
  * Pure functions on one sample; the order of additions is fixed (ascending atom), so the same inputs give the same bits.
  * F32 throughout, no contraction. Bellemare, Dabney, Munos, "A distributional perspective on reinforcement learning",

@@ -1,4 +1,4 @@
-/* The priority tree of design section 4, one definition for host and device.
+/* The priority tree of gpu/MATH.md, section 4: one definition for host and device.
  *
  * F32 nodes in heap order: node 1 is the root, leaf i of C (a power of two) is node C + i, node 0 is unused. Invariant
  * between calls: every inner node is the F32 sum of its left and right child; nothing is ever added to a node. */

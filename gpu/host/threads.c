@@ -1,9 +1,11 @@
-/* The thread team: one shared counter of tasks a round, members that spin and then sleep.
+/* The thread team: members that claim tasks from shared counters, spin for a while and then sleep.
  *
- * The caller publishes a round (function, context, tasks) and raises `round`; every member claims tasks until none is
- * left and counts itself out; the caller returns when all members are out. Invariant: the round's fields change only
- * while every member is out, so no lock guards them. A member's share begins at its own part of the range and goes on
- * into the others' parts, so equal rounds touch the same data on the same core while nothing disturbs it. */
+ * The caller publishes a round (function, context, a counter for each member's share of the tasks) and raises `round`;
+ * members claim tasks until none is left. The caller returns when every task is done, whoever did it: a member that the
+ * system has not woken yet, or has taken off its CPU between two tasks, holds nobody up. Invariant: a counter carries
+ * its round's number, so a member that comes late cannot claim anything of a later round; and a round is only followed
+ * by the next one when all its tasks are claimed and done. A member begins with its own share and goes on into the
+ * others', so equal rounds touch the same data on the same core while nothing disturbs it. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,18 +21,18 @@
 #define CACHE_LINE 64
 
 struct share { /* one member's part of the tasks */
-	_Alignas(CACHE_LINE) atomic_int next;
-	int end;
+	_Alignas(CACHE_LINE) atomic_ullong next; /* round number << 32 | next task */
+	atomic_uint end;
 };
 
 struct team {
 	int threads;
 	int started;
-	team_fn fn;
-	void *ctx;
+	_Atomic(team_fn) fn;
+	_Atomic(void *) ctx;
 	struct share share[TEAM_THREADS_MAX];
 	_Alignas(CACHE_LINE) atomic_uint round; /* each new value starts a round */
-	_Alignas(CACHE_LINE) atomic_int busy;   /* members (without the caller) not yet out of the round */
+	_Alignas(CACHE_LINE) atomic_int done;   /* tasks of the round */
 	_Alignas(CACHE_LINE) atomic_int sleepers;
 	atomic_int stop;
 	pthread_mutex_t lock;
@@ -48,16 +50,29 @@ static void pause_cpu(void)
 #endif
 }
 
-static void work(struct team *t, int self)
+/* The next task of a share in this round, or -1. `end` is read after `next`, and written after it: whoever sees the end
+ * of a later round fails to move a counter that it read before. */
+static int claim(struct share *s, unsigned round)
+{
+	unsigned long long at = atomic_load_explicit(&s->next, memory_order_acquire);
+
+	while (at >> 32 == round && (unsigned)at < atomic_load_explicit(&s->end, memory_order_acquire))
+		if (atomic_compare_exchange_weak_explicit(&s->next, &at, at + 1, memory_order_acq_rel, memory_order_acquire))
+			return (int)(unsigned)at;
+	return -1;
+}
+
+static void work(struct team *t, int self, unsigned round)
 {
 	for (int i = 0; i < t->threads; i++) {
 		struct share *s = &t->share[(self + i) % t->threads];
+		int task;
 
-		while (atomic_load_explicit(&s->next, memory_order_relaxed) < s->end) {
-			int task = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed);
+		while ((task = claim(s, round)) >= 0) {
+			team_fn fn = atomic_load_explicit(&t->fn, memory_order_relaxed);
 
-			if (task < s->end)
-				t->fn(t->ctx, task, self);
+			fn(atomic_load_explicit(&t->ctx, memory_order_relaxed), task, self);
+			atomic_fetch_add_explicit(&t->done, 1, memory_order_release);
 		}
 	}
 }
@@ -88,19 +103,22 @@ static void *member_main(void *arg)
 	struct team *t = m->team;
 	unsigned seen = 1;
 
-	while ((seen = wait_round(t, seen)) != 0) {
-		work(t, m->index);
-		atomic_fetch_sub_explicit(&t->busy, 1, memory_order_release);
-	}
+	while ((seen = wait_round(t, seen)) != 0)
+		work(t, m->index, seen);
 	return NULL;
 }
 
-/* Starts a round; 0 never becomes a round number because it means stop. */
-static void raise_round(struct team *t)
+/* 0 never becomes a round number because it means stop. */
+static unsigned next_round(const struct team *t)
 {
 	unsigned next = atomic_load_explicit(&t->round, memory_order_relaxed) + 1;
 
-	atomic_store(&t->round, next ? next : 1);
+	return next ? next : 1;
+}
+
+static void raise_round(struct team *t, unsigned round)
+{
+	atomic_store(&t->round, round);
 	if (atomic_load(&t->sleepers)) {
 		pthread_mutex_lock(&t->lock);
 		pthread_cond_broadcast(&t->wake);
@@ -110,24 +128,26 @@ static void raise_round(struct team *t)
 
 void team_run(struct team *t, int tasks, team_fn fn, void *ctx)
 {
-	int members;
+	unsigned round;
 
 	if (!t || t->started == 0 || tasks < 2) {
 		for (int i = 0; i < tasks; i++)
 			fn(ctx, i, 0);
 		return;
 	}
-	members = t->threads;
-	t->fn = fn;
-	t->ctx = ctx;
-	for (int i = 0; i < members; i++) {
-		atomic_store_explicit(&t->share[i].next, (int)((long)tasks * i / members), memory_order_relaxed);
-		t->share[i].end = (int)((long)tasks * (i + 1) / members);
+	round = next_round(t);
+	atomic_store_explicit(&t->done, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->fn, fn, memory_order_relaxed);
+	atomic_store_explicit(&t->ctx, ctx, memory_order_relaxed);
+	for (int i = 0; i < t->threads; i++) {
+		unsigned first = (unsigned)((long)tasks * i / t->threads);
+
+		atomic_store_explicit(&t->share[i].next, (unsigned long long)round << 32 | first, memory_order_relaxed);
+		atomic_store_explicit(&t->share[i].end, (unsigned)((long)tasks * (i + 1) / t->threads), memory_order_release);
 	}
-	atomic_store_explicit(&t->busy, members - 1, memory_order_relaxed);
-	raise_round(t);
-	work(t, 0);
-	for (int i = 0; atomic_load_explicit(&t->busy, memory_order_acquire); i++) {
+	raise_round(t, round);
+	work(t, 0, round);
+	for (int i = 0; atomic_load_explicit(&t->done, memory_order_acquire) != tasks; i++) {
 		if (i < SPIN_ROUNDS)
 			pause_cpu();
 		else
@@ -189,7 +209,7 @@ void team_free(struct team *t)
 	if (!t)
 		return;
 	atomic_store(&t->stop, 1);
-	raise_round(t);
+	raise_round(t, next_round(t));
 	for (int i = 1; i <= t->started; i++)
 		pthread_join(t->thread[i], NULL);
 	pthread_cond_destroy(&t->wake);

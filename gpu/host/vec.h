@@ -26,7 +26,6 @@ INLINE vf v_load_n(const float *p, int n) { return (vf)_mm512_maskz_loadu_ps(v_t
 INLINE void v_store_n(float *p, vf x, int n) { _mm512_mask_storeu_ps(p, v_tail(n), (__m512)x); }
 INLINE float v_sum(vf x) { return _mm512_reduce_add_ps((__m512)x); }
 INLINE float v_top(vf x) { return _mm512_reduce_max_ps((__m512)x); }
-INLINE vi v_int(vf x) { return (vi)_mm512_cvttps_epi32((__m512)x); }
 #elif VEC_BYTES == 32
 INLINE vf v_set(float x) { return (vf)_mm256_set1_ps(x); }
 INLINE vf v_fma(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
@@ -39,7 +38,6 @@ INLINE __m256i v_tail(int n)
 }
 INLINE vf v_load_n(const float *p, int n) { return (vf)_mm256_maskload_ps(p, v_tail(n)); }
 INLINE void v_store_n(float *p, vf x, int n) { _mm256_maskstore_ps(p, v_tail(n), (__m256)x); }
-INLINE vi v_int(vf x) { return (vi)_mm256_cvttps_epi32((__m256)x); }
 #else
 INLINE vf v_set(float x) { return (vf){x, x, x, x}; }
 INLINE vf v_fma(vf a, vf b, vf c) { return a * b + c; }
@@ -60,7 +58,6 @@ INLINE void v_store_n(float *p, vf x, int n)
 	v_store(t, x);
 	memcpy(p, t, (size_t)(n > VL ? VL : n > 0 ? n : 0) * sizeof(*t));
 }
-INLINE vi v_int(vf x) { return __builtin_convertvector(x, vi); }
 #endif
 
 #if VEC_BYTES != 64

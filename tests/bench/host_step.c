@@ -197,7 +197,7 @@ static void one_round(const struct options *o, struct exec *x)
 	fflush(stdout);
 }
 
-/* Useful arithmetic of one step as it is written in the design: three forward passes, the gradient of every weight, and
+/* Useful arithmetic of one step as it is written in gpu/MATH.md: three forward passes, the gradient of every weight, and
  * of every activation but the states. */
 static double step_flops(const struct dqn_dims *d)
 {

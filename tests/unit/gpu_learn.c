@@ -3,7 +3,7 @@
  * for a trial alone or among others. */
 #include "learner_rig.h"
 
-/* Limits of the design's tolerance section. */
+/* Limits of gpu/MATH.md, section 10. */
 struct limits { double forward, grad, whole, param, move; };
 static const struct limits f32_limits = {1e-5, 1e-4, 1e-4, 1e-4, 1e-3};
 static const struct limits tf32_small = {2e-3, 5e-3, 5e-3, HUGE_VAL, HUGE_VAL};
