@@ -86,8 +86,34 @@ static void test_golden(void **state)
 	st_close(g);
 }
 
+/* A time limit is no termination: with r 1, gamma 0.99 and Q 10 behind it the target is 1 + 0.99 * 10 = 10.9, where ruin
+ * gives 1. */
+static void test_truncation_still_bootstraps(void **state)
+{
+	static const float reward[2] = {1, 1};
+	static const int32_t terminated[2] = {0, 1}, truncated[2] = {1, 0};
+	struct fh_spec s = small_spec();
+	struct fh_status st = FH_STATUS_INIT;
+	struct plan *p = malloc(sizeof(*p));
+	struct exec *x = NULL;
+
+	s.learn.n_step = 3;
+	s.collect.envs = 2;
+	s.learn.gamma = 0.99;
+	assert_non_null(p);
+	assert_int_equal(plan_make(&s, p, &st), 0);
+	assert_int_equal(backend_host()->exec_new(backend_host(), p, &x, &st), 0);
+	dqn_clock_init(&s, (struct fh_split){0, 1000}, 0, host_tensor(x, T_CLOCK, 0));
+	feed(x, reward, terminated, truncated, 1);
+	const float *R = host_tensor(x, T_RP_R, 0), *G = host_tensor(x, T_RP_G, 0);
+	assert_true(fabsf(R[0] + G[0] * 10 - 10.9f) < 1e-6f);
+	assert_true(R[1] + G[1] * 10 == 1);
+	backend_host()->exec_free(x);
+	free(p);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_truncation_still_bootstraps)};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
