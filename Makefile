@@ -179,7 +179,7 @@ install: host $(BUILD)/install/libfhclient.a
 	install -m 644 $(BUILD)/install/libfhclient.a $(DESTDIR)$(PREFIX)/lib/
 	install -d $(DESTDIR)$(PREFIX)/include/fh/client $(DESTDIR)$(PREFIX)/include/fh/proto
 	install -m 644 client/fhclient.h $(DESTDIR)$(PREFIX)/include/fh/client/
-	install -m 644 proto/status.h $(BUILD)/proto/fh.pb-c.h $(DESTDIR)$(PREFIX)/include/fh/proto/
+	install -m 644 proto/status.h proto/wire.h $(BUILD)/proto/fh.pb-c.h $(DESTDIR)$(PREFIX)/include/fh/proto/
 	install -m 644 proto/fh.proto $(DESTDIR)$(PREFIX)/share/fh/
 	sed 's|@PREFIX@|$(PREFIX)|g;s|@VERSION@|$(VERSION)|g;s|@LIBS@|$(CLIENT_LIBS) $(GPU_LIBS)|g' systemd/fhclient.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fhclient.pc
 	sed 's|/usr/local|$(PREFIX)|g' systemd/fhd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/fhd.service
