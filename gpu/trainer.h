@@ -42,7 +42,8 @@ struct trainer_state {
 	int done;
 };
 /* Works for about budget_ns (at least one vector step or one slice of validation), then returns at a boundary from
- * which a checkpoint resumes bit for bit. FH_DIVERGED after ten skipped steps in a row; FH_DEVICE_LOST. */
+ * which a checkpoint resumes bit for bit; earlier when a checkpoint falls due. Does nothing while about 48 reports and
+ * evaluations wait for trainer_poll(), so that none is lost. FH_DIVERGED after ten skipped steps in a row; FH_DEVICE_LOST. */
 int trainer_run(struct trainer *t, int64_t budget_ns, struct trainer_state *out, struct fh_status *st);
 void trainer_state_get(const struct trainer *t, struct trainer_state *out);
 
@@ -56,7 +57,7 @@ struct trainer_sample {
 	const struct metric *metric[METRIC_MAX]; /* static storage */
 	double value[METRIC_MAX];
 };
-/* 1 and a sample when a readback has finished, else 0. Never waits. */
+/* 1 and a sample when a readback has finished, else 0. Never waits. A report gives one sample per trial. */
 int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status *st);
 
 /* The whole state as a safetensors image, taken at the boundary where trainer_run stopped. meta: k, v, …, NULL, added

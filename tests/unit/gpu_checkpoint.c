@@ -2,6 +2,7 @@
  * damaged or belongs to something else is refused and changes nothing, weights start another job. */
 #include "gpu/dqn/dqn.h"
 #include "gpu/trainer_impl.h"
+#include "tests/unit/bars.h"
 #include "tests/unit/training.h"
 
 static char path[256], path2[256];
@@ -175,6 +176,44 @@ static void test_policy_of_a_checkpoint(void **state)
 	assert_int_equal(policy_load("/nonexistent", FH_POLICY_ONLINE, &p, NULL, NULL, &st), FH_NOT_FOUND);
 	trainer_free(t);
 	market_unref(m);
+}
+
+/* Two tapes that are equal on bars 0..59: what a policy does there is equal, too, to the bit. */
+static void test_a_policy_does_not_see_the_future(void **state)
+{
+	static const char *const name[2] = {"future_a", "future_b"};
+	struct fh_spec s = small_spec();
+	struct fh_status st = FH_STATUS_INIT;
+	struct plan *plan = malloc(sizeof(*plan));
+	struct policy *p = NULL;
+	int32_t action[2][80 * 3];
+	float q[2][80 * 11];
+
+	assert_non_null(plan);
+	assert_int_equal(plan_make(&s, plan, &st), 0);
+	float *param = malloc(plan->tensor[T_PARAM].bytes);
+	assert_non_null(param);
+	dqn_init_params((const struct dqn_dims *)plan->dims, 4, param);
+	assert_int_equal(policy_new(&s, FH_STATE_DIM, param, &p, &st), 0);
+	for (int k = 0; k < 2; k++) {
+		struct bars b;
+		struct market *m = NULL;
+		float x[80 * FH_STATE_DIM] = {0};
+		bars_csv(&b, name[k]);
+		assert_int_equal(market_build(&b.view, 0.25, &m, &st), 0);
+		assert_int_equal(m->bars, 80);
+		for (int t = 0; t < 80; t++)
+			memcpy(x + t * FH_STATE_DIM, m->feature + t * FH_MARKET_FEATURES, FH_MARKET_FEATURES * sizeof(*x));
+		policy_act(p, x, 80, action[k], q[k]);
+		market_unref(m);
+		bars_free(&b);
+	}
+	assert_memory_equal(action[0], action[1], sizeof(int32_t) * 60 * 3);
+	assert_memory_equal(q[0], q[1], sizeof(float) * 60 * 11);
+	assert_memory_not_equal(q[0] + 60 * 11, q[1] + 60 * 11, sizeof(float) * 20 * 11);
+	policy_free(p);
+	free(param);
+	free(plan);
 }
 
 static void test_init_from_checkpoint(void **state)
@@ -407,7 +446,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_resume_anywhere), cmocka_unit_test(test_resume_other_shapes),
 		cmocka_unit_test(test_named_tensors_and_metadata), cmocka_unit_test(test_spec_text_round_trip),
-		cmocka_unit_test(test_policy_of_a_checkpoint), cmocka_unit_test(test_init_from_checkpoint),
+		cmocka_unit_test(test_policy_of_a_checkpoint), cmocka_unit_test(test_a_policy_does_not_see_the_future),
+		cmocka_unit_test(test_init_from_checkpoint),
 		cmocka_unit_test(test_truncated_files_are_refused), cmocka_unit_test(test_impossible_contents_are_refused),
 		cmocka_unit_test(test_flipped_bytes_never_crash), cmocka_unit_test(test_strangers_are_refused),
 	};
