@@ -203,7 +203,7 @@ static int run_get(struct ctx *c)
 	if (!rc) {
 		d.fd = open(d.part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		if (d.fd < 0)
-			rc = fh_fail_field(&st, FH_IO, "--out", "%s: %s", d.part, strerror(errno));
+			rc = fh_fail_field(&st, FH_IO, "--out", "%s: %s", d.path, strerror(errno));
 	}
 	if (!rc)
 		rc = get_all(c, id, &d, &st);

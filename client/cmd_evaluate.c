@@ -47,7 +47,7 @@ static void add_value(struct table *t, const char *name, double v)
 	int i = find_metric(name);
 
 	switch (i < 0 ? REAL : metric[i].as) {
-	case PERCENT: table_add(t, "%.2f %%", v * 100); break;
+	case PERCENT: table_add(t, v != 0 && fabs(v) < 0.01 ? "%.4f %%" : "%.2f %%", v * 100); break;
 	case COUNT: table_add(t, "%.0f", v); break;
 	case MONEY: table_add(t, "%.2f", v); break;
 	case FLAG: table_add(t, "%s", v != 0 ? "yes" : "no"); break;
@@ -128,7 +128,7 @@ static int trace_file_open(struct trace_file *t, const char *path, struct fh_sta
 	if ((size_t)snprintf(t->part, sizeof t->part, "%s.part-%ld", path, (long)getpid()) >= sizeof t->part)
 		return fh_fail_field(st, FH_INVALID, "--trace", "the path is too long");
 	t->f = fopen(t->part, "w");
-	return t->f ? 0 : fh_fail_field(st, FH_IO, "--trace", "%s: %s", t->part, strerror(errno));
+	return t->f ? 0 : fh_fail_field(st, FH_IO, "--trace", "%s: %s", path, strerror(errno));
 }
 
 /* Gives the whole file its name, or removes what there is of it. */
@@ -185,7 +185,7 @@ static int add_state(struct states *s, const struct csv_reader *r, struct fh_sta
 	if (s->rows == 0)
 		s->width = r->fields;
 	if (r->fields != s->width)
-		return fh_fail(st, FH_INVALID, ":%lld: %d numbers, and the first line has %d", (long long)r->line, r->fields, s->width);
+		return fh_fail(st, FH_INVALID, ":%lld: this line has %d fields and the first has %d", (long long)r->line, r->fields, s->width);
 	if (s->rows == ACT_ROWS_MAX || s->n + (size_t)r->fields > ACT_FLOATS_MAX)
 		return fh_fail(st, FH_EXHAUSTED, ":%lld: more than %d states at once; send them in parts", (long long)r->line, s->rows);
 	if (s->n + (size_t)r->fields > s->cap) {
@@ -308,8 +308,11 @@ static int run_act(struct ctx *c)
 	const char *file = opt_text(c, "states");
 	int rc = evaluation_options(c, &ask, &st);
 
-	if (!rc)
+	if (!rc) {
 		rc = load_states(file ? file : "-", &s, &st);
+		if (rc == FH_NOT_FOUND)
+			st.code = FH_INVALID; /* a file of the person's, not an object of the daemon's */
+	}
 	if (!rc) {
 		act.job = (char *)ask.job;
 		act.checkpoint = (char *)ask.checkpoint;

@@ -68,6 +68,8 @@ static int read_file(struct picture *p, const char *path, struct fh_status *st)
 	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX];
 	int rc = trace_read(path, &p->trace, st);
 
+	if (rc == FH_NOT_FOUND)
+		st->code = FH_INVALID; /* a file of the person's, not an object of the daemon's */
 	if (rc)
 		return rc;
 	snprintf(p->title, sizeof p->title, "%.200s", base ? base + 1 : path);

@@ -129,7 +129,7 @@ int svg_save(const struct svg *s, const char *path, struct fh_status *st)
 		return fh_fail_field(st, FH_INVALID, "--out", "the path is too long");
 	FILE *f = fopen(part, "w");
 	if (!f)
-		return fh_fail_field(st, FH_IO, "--out", "%s: %s", part, strerror(errno));
+		return fh_fail_field(st, FH_IO, "--out", "%s: %s", path, strerror(errno));
 	int bad = fwrite(s->text, 1, s->len, f) != s->len;
 	bad |= fclose(f) != 0;
 	if (bad || rename(part, path)) {
@@ -188,16 +188,16 @@ double panel_py(const struct panel *p, double y)
 
 double nice_step(double lo, double hi, int want)
 {
-	static const double step[] = {1, 2, 2.5, 5, 10};
+	static const double step[] = {10, 5, 2.5, 2, 1};
 	double raw = (hi - lo) / want;
 
 	if (!(raw > 0) || !isfinite(raw))
 		return 1;
 	double power = pow(10, floor(log10(raw)));
 	for (size_t i = 0; i < sizeof step / sizeof *step; i++)
-		if (step[i] * power >= raw * (1 - 1e-9))
+		if (step[i] * power <= raw * 1.2) /* a little too wide is nearer than the next one down */
 			return step[i] * power;
-	return 10 * power;
+	return power;
 }
 
 /* 1234567 -> "1,234,567"; as many decimals as the step shows. */

@@ -228,7 +228,7 @@ int csv_name_file(struct fh_status *st, const char *path)
 
 	if (!st)
 		return 0;
-	snprintf(text, sizeof text, "%.200s%s%.300s", path, st->text[0] == ':' ? "" : ": ", st->text);
+	snprintf(text, sizeof text, "%.200s%s%.300s", strcmp(path, "-") ? path : "standard input", st->text[0] == ':' ? "" : ": ", st->text);
 	memcpy(st->text, text, sizeof text);
 	return st->code;
 }
