@@ -226,6 +226,8 @@ static int load_state(struct daemon *d, struct fh_status *st)
 	    (rc = store_load_requests(d->store, remember_request, d, st)) || (rc = store_start(d->store, &d->loop, st)))
 		return rc;
 	jobs_recover(d->jobs);
+	while (!jobs_idle(d->jobs)) /* what became of interrupted jobs is on the disk before anybody can ask */
+		uv_run(&d->loop, UV_RUN_ONCE);
 	return 0;
 }
 
@@ -291,7 +293,8 @@ int daemon_start(struct daemon *d, const struct config *c, struct fh_status *st)
 		take_down(d);
 		return rc;
 	}
-	d->state = DAEMON_RUNNING;
+	if (d->state == DAEMON_STARTING) /* a signal may have come already */
+		d->state = DAEMON_RUNNING;
 	log_info("ready", "version=%s listen=%s state_dir=%s slots=%d", FH_VERSION_TEXT, d->config.listen[0],
 		 d->config.state_dir, (int)d->config.slots);
 	notify_ready(d->notify);
