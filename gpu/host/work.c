@@ -49,20 +49,24 @@ static void lay_out_temp(const struct dqn_dims *d, const struct host_strides *s,
 	t->row = floats(c, up(d->SD + d->H1 + d->H2 + d->head + 2 * d->NA, 16));
 }
 
+/* All strides; the bytes of a member's temporaries follow from them. */
+static struct host_strides rows_of(const struct dqn_dims *d)
+{
+	struct host_strides s = {
+		.Bp = (int)up(d->B, PANEL), .chunks = (int)up(d->B, PANEL) / PANEL, .batch_row = odd_row(up(d->B, PANEL)),
+		.state_row = odd_row(d->SD), .h1_row = odd_row(d->H1), .h2_row = odd_row(d->H2), .head_row = odd_row(d->head),
+		.atom_row = up(d->NA, PANEL), .temp_bytes = 0,
+	};
+
+	return s;
+}
+
 struct host_strides host_strides(const struct dqn_dims *d)
 {
+	struct host_strides s = rows_of(d);
 	struct carve c = {NULL, 0};
-	struct host_strides s;
 	struct host_temp t;
 
-	s.Bp = (int)up(d->B, PANEL);
-	s.chunks = s.Bp / PANEL;
-	s.batch_row = odd_row(s.Bp);
-	s.state_row = odd_row(d->SD);
-	s.h1_row = odd_row(d->H1);
-	s.h2_row = odd_row(d->H2);
-	s.head_row = odd_row(d->head);
-	s.atom_row = up(d->NA, PANEL);
 	lay_out_temp(d, &s, &c, &t);
 	s.temp_bytes = (size_t)up((int64_t)c.at, PAGE);
 	return s;
@@ -70,7 +74,7 @@ struct host_strides host_strides(const struct dqn_dims *d)
 
 struct host_temp host_temp_at(const struct dqn_dims *d, char *temp)
 {
-	struct host_strides s = host_strides(d);
+	struct host_strides s = rows_of(d);
 	struct carve c = {temp, 0};
 	struct host_temp t;
 
