@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${BUILD:-build}
 out=${DEMO_SVG:-equity.svg}
-steps=${DEMO_STEPS:-1500}
+steps=${DEMO_STEPS:-3000}
 began=$SECONDS
 
 title() { printf '\n== %s\n' "$*"; }
@@ -62,7 +62,7 @@ elif fetch; then
 	echo "out of the PyPI package gym-anytrading (MIT licence): $csv"
 else
 	csv=
-	echo "No package index answers: the built-in synthetic market takes its place (AR(1) returns, 20,000 one-minute bars)."
+	echo "No package index answers: the built-in synthetic market has to do (AR(1) returns, 20,000 one-minute bars)."
 fi
 
 # ---------------------------------------------------------------- daemon
@@ -78,24 +78,23 @@ until "$build/fhctl" ping -q >/dev/null 2>&1; do
 done
 show info
 
-# ---------------------------------------------------------------- import, train
-title "Import"
+# ---------------------------------------------------------------- import, train, results
+title "A market that has something to learn: synthetic, each return leans on the one before"
+show dataset synth --name leaning --kind momentum --bars 20000 --seed 1
+show start client/examples/momentum.yaml --name first --set data.dataset=leaning --set run.epochs=5 --set run.steps_per_epoch=300 -f
+show evaluate first --split test
+picture=first
+
 if [ -n "$csv" ]; then
-	show dataset import "$csv" --name bars --tick 0.00001
-	job=client/examples/eurusd-hourly.yaml
-else
-	show dataset synth --name bars --kind momentum --bars 20000 --seed 1
-	job=client/examples/momentum.yaml
+	title "Real bars, with the costs of a broker (Ctrl-C would detach; the job goes on)"
+	show dataset import "$csv" --name eurusd --tick 0.00001
+	show start client/examples/eurusd-hourly.yaml --name demo --set run.epochs=$((steps / 300)) --set run.steps_per_epoch=300 -f
+	title "The last target network, greedy, on bars it has not seen"
+	show evaluate demo --split validation
+	show evaluate demo --split test
+	picture=demo
 fi
-
-title "Train (Ctrl-C would detach; the job goes on)"
-show start "$job" --name demo --set data.dataset=bars --set run.epochs=$((steps / 300)) --set run.steps_per_epoch=300 -f
-
-# ---------------------------------------------------------------- results
-title "The last target network, greedy, on bars it has not seen"
-show evaluate demo --split validation
-show evaluate demo --split test
-show plot demo "$out" --split test
+show plot "$picture" "$out" --split test
 title "Done"
 show shutdown
 timeout 60 tail --pid="$daemon" -f /dev/null || die "fhd does not stop"
