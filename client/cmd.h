@@ -91,6 +91,7 @@ extern const struct command cmds_start[];      /* cmd_start.c: start spec */
 extern const struct command cmds_metrics[];    /* cmd_metrics.c: metrics */
 extern const struct command cmds_admin[];      /* cmd_admin.c: info ping version drain shutdown */
 extern const struct command cmds_dataset[];    /* cmd_dataset.c: dataset import|synth|list|show|drop */
+extern const struct command cmds_dataset_more[]; /* cmd_dataset_more.c: dataset append|merge|export */
 extern const struct command cmds_evaluate[];   /* cmd_evaluate.c: evaluate act */
 extern const struct command cmds_checkpoint[]; /* cmd_checkpoint.c: checkpoint list|save|get|drop */
 extern const struct command cmds_plot[];       /* cmd_plot.c: plot */

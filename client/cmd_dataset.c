@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/dataset_args.h"
 #include "client/import/timestamp.h"
 #include "client/output.h"
 #include "client/table.h"
@@ -94,8 +95,10 @@ static void print_dataset(const Fh__V1__Dataset *d)
 		line("notice", "%s", text_clean(d->note[i], text, sizeof text));
 }
 
-static int print_reply(struct ctx *c, const Fh__V1__DatasetReply *r)
+int dataset_print(struct ctx *c, const Fh__V1__Reply *reply)
 {
+	const Fh__V1__DatasetReply *r = reply_dataset(reply);
+
 	if (output_message(c, &r->base))
 		return EXIT_DONE;
 	if (r->dataset)
@@ -107,7 +110,7 @@ static int print_reply(struct ctx *c, const Fh__V1__DatasetReply *r)
 
 /* ---- import */
 
-static int import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bars)
+int dataset_import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bars)
 {
 	progress_update(arg, bytes ? (double)read / (double)bytes : -1, 0, "reading, %lld bars", (long long)bars);
 	return signal_seen;
@@ -116,7 +119,7 @@ static int import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bar
 /* "/data/EURUSD 1h.csv.gz" -> "EURUSD-1h": a name that the daemon takes. */
 static void default_name(const char *path, char name[65])
 {
-	static const char *const ending[] = {".gz", ".zst", ".zip", ".csv", ".txt", ".json", ".tsv", ".dbn", NULL};
+	static const char *const ending[] = {".gz", ".zst", ".zip", ".csv", ".txt", ".json", ".tsv", ".dbn", ".safetensors", ".parquet", NULL};
 	const char *base = strrchr(path, '/');
 	size_t n;
 
@@ -142,7 +145,7 @@ static void default_name(const char *path, char name[65])
 }
 
 /* One of a few words, or FH_INVALID naming the option. */
-static int opt_word(const struct ctx *c, const char *name, const char *const *word, int *out, struct fh_status *st)
+int dataset_word(const struct ctx *c, const char *name, const char *const *word, int *out, struct fh_status *st)
 {
 	const char *v = opt_text(c, name);
 	char all[96] = "", option[32];
@@ -161,25 +164,23 @@ static int opt_word(const struct ctx *c, const char *name, const char *const *wo
 	return fh_fail_field(st, FH_INVALID, option, "'%.40s' is none of %s", v, all);
 }
 
-static int import_options(const struct ctx *c, struct import_options *o, double *tick, struct fh_status *st)
+int dataset_import_options(const struct ctx *c, struct import_options *o, struct fh_status *st)
 {
 	static const char *const bad[] = {"refuse", "drop", "repair", NULL};
 	static const char *const dup[] = {"refuse", "first", "last", NULL};
 	static const char *const fold[] = {"refuse", "first", "second", NULL};
 	static const char *const point[] = {"auto", "point", "comma", NULL};
 	int b = 0, d = 0, f = 0, p = 0;
-	int rc = opt_word(c, "on-bad-row", bad, &b, st);
+	int rc = dataset_word(c, "on-bad-row", bad, &b, st);
 
 	if (!rc)
-		rc = opt_word(c, "on-duplicate", dup, &d, st);
+		rc = dataset_word(c, "on-duplicate", dup, &d, st);
 	if (!rc)
-		rc = opt_word(c, "dst", fold, &f, st);
+		rc = dataset_word(c, "dst", fold, &f, st);
 	if (!rc)
-		rc = opt_word(c, "decimal", point, &p, st);
+		rc = dataset_word(c, "decimal", point, &p, st);
 	if (!rc)
 		rc = opt_real(c, "price-scale", 1e-12, 1e12, &o->price_scale, st);
-	if (!rc)
-		rc = opt_real(c, "tick", 1e-12, 1e12, tick, st);
 	o->columns = opt_text(c, "columns");
 	o->tz = opt_text(c, "tz");
 	o->date = opt_text(c, "date");
@@ -203,15 +204,17 @@ static int import_options(const struct ctx *c, struct import_options *o, double 
 static int run_import(struct ctx *c)
 {
 	struct fh_status st = FH_STATUS_INIT;
-	struct import_options o = {.progress = import_progress};
+	struct import_options o = {.progress = dataset_import_progress};
 	struct progress bar;
 	struct import *m;
 	struct fh_answer a;
 	char name[65], source[SOURCE_MAX];
 	const char *path = c->argv[0], *given = opt_text(c, "name");
 	double tick = 0;
-	int rc = import_options(c, &o, &tick, &st);
+	int rc = dataset_import_options(c, &o, &st);
 
+	if (!rc)
+		rc = opt_real(c, "tick", 1e-12, 1e12, &tick, &st);
 	if (rc)
 		return ctx_fail(c, &st);
 	if (!strcmp(path, "-") && !given) {
@@ -219,24 +222,29 @@ static int run_import(struct ctx *c)
 		return ctx_fail(c, &st);
 	}
 	default_name(path, name);
+	given = given ? given : name;
+	if (fh_name_check("--name", given, &st)) /* before the file is read, not after */
+		return ctx_fail(c, &st);
 	progress_init(&bar, c->quiet);
 	o.progress_arg = &bar;
-	progress_update(&bar, 0, 1, "reading");
+	progress_update(&bar, 0, bar.tty, "reading"); /* a log needs no line at 0 % */
 	rc = import_file(path, &o, &m, &st);
 	if (rc) {
 		progress_clear(&bar);
+		if (rc == FH_NOT_FOUND)
+			st.code = FH_INVALID; /* a file of the person's, not an object of the daemon's */
 		return ctx_fail(c, &st);
 	}
 	const char *base = strrchr(path, '/');
-	snprintf(source, sizeof source, "%s%s%s", base ? base + 1 : path, o.member ? ":" : "", o.member ? o.member : "");
-	rc = upload_bars(c, m, given ? given : name, source, tick, &bar, &a, &st);
+	snprintf(source, sizeof source, "%s%s%s", !strcmp(path, "-") ? "standard input" : base ? base + 1 : path, o.member ? ":" : "", o.member ? o.member : "");
+	rc = upload_bars(c, m, given, source, tick, &bar, &a, &st);
 	progress_clear(&bar);
 	for (int i = 0; !rc && i < m->notes && c->output != OUT_TABLE; i++)
 		ctx_note(c, "%s", m->note[i]);
 	import_free(m);
 	if (rc)
 		return ctx_fail(c, &st);
-	rc = print_reply(c, reply_dataset(a.reply));
+	rc = dataset_print(c, a.reply);
 	fh_answer_release(&a);
 	return rc;
 }
@@ -279,7 +287,7 @@ static int run_synth(struct ctx *c)
 	rc = ctx_call(c, &req, c->timeout_given ? 0 : SYNTH_TIMEOUT_MS, &a, &st);
 	if (rc)
 		return ctx_fail(c, &st);
-	rc = print_reply(c, reply_dataset(a.reply));
+	rc = dataset_print(c, a.reply);
 	fh_answer_release(&a);
 	return rc;
 }
@@ -335,7 +343,7 @@ static int run_show(struct ctx *c)
 	req.show_dataset = &s;
 	if (ctx_call(c, &req, 0, &a, &st))
 		return ctx_fail(c, &st);
-	int rc = print_reply(c, reply_dataset(a.reply));
+	int rc = dataset_print(c, a.reply);
 	fh_answer_release(&a);
 	return rc;
 }
@@ -363,20 +371,7 @@ static int run_drop(struct ctx *c)
 
 static const struct opt import_opts[] = {
 	{"name", 'n', "NAME", "name of the data set (default: from the file's name)"},
-	{"columns", 0, "LIST", "what the fields are: ts,open,high,low,close,volume; - skips one"},
-	{"tz", 0, "ZONE", "zone of times without an offset, like Europe/Berlin (default UTC)"},
-	{"dst", 0, "WHICH", "an hour that the clock shows twice: refuse (default), first or second"},
-	{"date", 0, "DATE", "day of a file whose times are milliseconds of a day"},
-	{"price-scale", 0, "X", "divide prices by X (10000 for files in hundredths of a cent)"},
-	{"decimal", 0, "WHICH", "decimal point: auto, point or comma"},
-	{"symbol", 0, "NAME", "only rows with this symbol"},
-	{"instrument-id", 0, "N", "DBN: only records of this instrument"},
-	{"bar", 0, "LENGTH", "make longer bars: 5m, 1h, 1d (one a session)"},
-	{"session", 0, "WHEN", "where a session begins, like \"17:00 America/Chicago\" (default: midnight)"},
-	{"member", 0, "FILE", "file inside a zip archive"},
-	{"on-bad-row", 0, "WHAT", "refuse (default), drop, or repair (widens high and low)"},
-	{"on-duplicate", 0, "WHAT", "same time, other bar: refuse (default), first or last"},
-	{"sort", 0, NULL, "put bars that are out of order in order"},
+	DATASET_IMPORT_OPTS,
 	{"tick", 0, "PRICE", "smallest price step (matters for prices near or below 0)"},
 	{NULL, 0, NULL, NULL}
 };

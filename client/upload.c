@@ -24,8 +24,8 @@ int bars_hash(const struct market_bars *b, char hex[65], struct fh_status *st)
 	return 0;
 }
 
-static int begin(struct ctx *c, const struct import *m, const char *name, const char *source, double tick, struct fh_answer *out,
-		 struct fh_status *st)
+static int begin(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source, double tick,
+		 struct fh_answer *out, struct fh_status *st)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
 	Fh__V1__BeginUploadRequest b = FH__V1__BEGIN_UPLOAD_REQUEST__INIT;
@@ -43,6 +43,9 @@ static int begin(struct ctx *c, const struct import *m, const char *name, const 
 	b.bars = bars.bars;
 	b.hash = hash;
 	b.source = (char *)source;
+	b.has_append = base != NULL;
+	b.append = base != NULL;
+	b.base_hash = (char *)base;
 	b.has_tick = tick > 0;
 	b.tick = tick;
 	b.has_has_volume = 1;
@@ -124,16 +127,16 @@ static int send_all(struct ctx *c, const char *upload, const struct market_bars 
 			return rc;
 		next += n;
 	}
-	progress_update(bar, 1, 1, "computing features of %lld bars", (long long)b->bars);
+	progress_update(bar, 1, bar->tty, "computing features of %lld bars", (long long)b->bars);
 	return 0;
 }
 
-int upload_bars(struct ctx *c, const struct import *m, const char *name, const char *source, double tick,
-		struct progress *bar, struct fh_answer *out, struct fh_status *st)
+static int upload(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source, double tick,
+		  struct progress *bar, struct fh_answer *out, struct fh_status *st)
 {
 	struct market_bars b = bars_view(&m->bars);
 	struct fh_answer a;
-	int rc = begin(c, m, name, source, tick, &a, st);
+	int rc = begin(c, m, name, base, source, tick, &a, st);
 
 	if (rc)
 		return rc;
@@ -141,12 +144,24 @@ int upload_bars(struct ctx *c, const struct import *m, const char *name, const c
 		*out = a;
 		return 0;
 	}
-	const char *upload = a.reply->upload->upload;
-	rc = send_all(c, upload, &b, a.reply->upload->next_bar, bar, st);
+	const char *id = a.reply->upload->upload;
+	rc = send_all(c, id, &b, a.reply->upload->next_bar, bar, st);
 	if (!rc)
-		rc = commit(c, upload, out, st);
+		rc = commit(c, id, out, st);
 	if (rc)
-		abandon(c, upload);
+		abandon(c, id);
 	fh_answer_release(&a);
 	return rc;
+}
+
+int upload_bars(struct ctx *c, const struct import *m, const char *name, const char *source, double tick,
+		struct progress *bar, struct fh_answer *out, struct fh_status *st)
+{
+	return upload(c, m, name, NULL, source, tick, bar, out, st);
+}
+
+int upload_append(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source,
+		  struct progress *bar, struct fh_answer *out, struct fh_status *st)
+{
+	return upload(c, m, name, base, source, 0, bar, out, st);
 }

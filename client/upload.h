@@ -12,6 +12,9 @@
  * holds the reply, whose upload->dataset is the registered set. On failure or a signal the upload is thrown away. */
 int upload_bars(struct ctx *c, const struct import *m, const char *name, const char *source, double tick,
 		struct progress *bar, struct fh_answer *out, struct fh_status *st);
+/* The same, behind the bars of the registered set `name`, which has the hash `base` now. */
+int upload_append(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source,
+		  struct progress *bar, struct fh_answer *out, struct fh_status *st);
 /* The same number that the daemon computes: SHA-256 of ts, open, high, low, close, volume. */
 int bars_hash(const struct market_bars *b, char hex[65], struct fh_status *st);
 

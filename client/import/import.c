@@ -14,8 +14,10 @@
 #include "client/import/import.h"
 #include "client/import/json.h"
 #include "client/import/number.h"
+#include "client/import/parquet.h"
 #include "client/import/resample.h"
 #include "client/import/source.h"
+#include "client/import/tensors.h"
 #include "client/import/timestamp.h"
 #include "proto/status.h"
 
@@ -296,7 +298,6 @@ static int pass_end(struct pass *p, struct fh_status *st)
 			return fh_fail(st, FH_INVALID, "no row has the symbol '%s'", p->o->symbol);
 		return fh_fail(st, FH_INVALID, "the file has a header and no bars");
 	}
-	m->has_volume = p->col.at[COLUMN_VOLUME] >= 0;
 	if (!m->has_volume)
 		note(p, "no volume column: volume is 0");
 	if (m->dropped)
@@ -324,33 +325,68 @@ static int pass_end(struct pass *p, struct fh_status *st)
 	return rc;
 }
 
-/* 1: the source begins like a DBN file. */
-static int is_dbn(struct pass *p, struct fh_status *st)
+enum form { FORM_TEXT, FORM_DBN, FORM_TENSORS, FORM_PARQUET };
+
+/* From the first bytes, never from the name. */
+static int find_form(struct pass *p, enum form *form, struct fh_status *st)
 {
 	const void *first;
 	size_t n;
 	int rc = source_peek(p->source, &first, &n, st);
 
-	return rc ? rc : n >= 4 && !memcmp(first, DBN_MAGIC, 3);
+	if (rc)
+		return rc;
+	*form = n >= 4 && !memcmp(first, DBN_MAGIC, 3) ? FORM_DBN : n >= 4 && !memcmp(first, "PAR1", 4) ? FORM_PARQUET :
+		tensors_look(first, n) ? FORM_TENSORS : FORM_TEXT;
+	return 0;
 }
 
-static int pass_dbn(struct pass *p, struct fh_status *st)
+/* Options that say how to read text mean nothing to a file that says it all itself. */
+static int refuse_text_options(const struct pass *p, const char *form, struct fh_status *st)
 {
 	static const struct { const char *option; size_t at; } text_only[] = {
 		{"--columns", offsetof(struct import_options, columns)}, {"--tz", offsetof(struct import_options, tz)},
 		{"--date", offsetof(struct import_options, date)},
 	};
-	struct dbn_seen seen;
 
 	for (size_t i = 0; i < sizeof text_only / sizeof *text_only; i++)
 		if (*(const char *const *)((const char *)p->o + text_only[i].at))
-			return fh_fail_field(st, FH_INVALID, text_only[i].option, "it is for text files, and this is a DBN file");
-	int rc = dbn_read(p->source, p->o, p->out, &seen, st);
+			return fh_fail_field(st, FH_INVALID, text_only[i].option, "it is for text files, and this is a %s file", form);
+	return 0;
+}
+
+/* Files that are mapped or read from both ends have to be files as they are. */
+static int pass_columns(struct pass *p, const char *path, enum form form, struct fh_status *st)
+{
+	const char *name = form == FORM_PARQUET ? "Parquet" : "safetensors";
+	int rc = refuse_text_options(p, name, st);
+
+	if (!rc && p->o->has_instrument_id)
+		rc = fh_fail_field(st, FH_INVALID, "--instrument-id", "it is for DBN files, and this is a %s file", name);
+	if (!rc && p->o->symbol && form == FORM_TENSORS)
+		rc = fh_fail_field(st, FH_INVALID, "--symbol", "there are no symbols in a safetensors file");
+	if (!rc && (!strcmp(path, "-") || strcmp(source_kind(p->source), "plain")))
+		rc = fh_fail(st, FH_INVALID, "a %s file is read from disk as it is, not packed and not from standard input", name);
+	if (rc)
+		return rc;
+	return form == FORM_PARQUET ? parquet_read(path, p->o, p->out, p->first_drop, st) :
+				      tensors_read(path, p->o, p->out, p->first_drop, st);
+}
+
+static int pass_dbn(struct pass *p, struct fh_status *st)
+{
+	struct dbn_seen seen;
+	int rc = refuse_text_options(p, "DBN", st);
+
+	if (rc)
+		return rc;
+	rc = dbn_read(p->source, p->o, p->out, &seen, st);
 
 	memcpy(p->first_drop, seen.first_drop, sizeof p->first_drop);
 	snprintf(p->symbols, sizeof p->symbols, "%.*s", (int)sizeof p->symbols - 1, seen.symbols);
 	p->symbol_changes = seen.symbol_changes;
 	p->other_symbols = seen.others;
+	p->out->has_volume = 1;
 	return rc;
 }
 
@@ -360,7 +396,10 @@ static int pass_text(struct pass *p, struct fh_status *st)
 		return fh_fail_field(st, FH_INVALID, "--instrument-id", "it is for DBN files, and this is none; --symbol chooses rows of text");
 	int rc = csv_open(&p->csv, p->source, st);
 
-	return rc ? rc : pass_read(p, st);
+	if (!rc)
+		rc = pass_read(p, st);
+	p->out->has_volume = p->col.at[COLUMN_VOLUME] >= 0;
+	return rc;
 }
 
 static int pass_options(struct pass *p, struct fh_status *st)
@@ -387,6 +426,7 @@ static int pass_options(struct pass *p, struct fh_status *st)
 int import_file(const char *path, const struct import_options *o, struct import **out, struct fh_status *st)
 {
 	static const struct import_options none;
+	enum form form = FORM_TEXT;
 	struct pass *p = calloc(1, sizeof *p); /* holds 1,024 fields: too much for a stack */
 
 	if (!p || !(p->out = calloc(1, sizeof *p->out))) {
@@ -399,9 +439,9 @@ int import_file(const char *path, const struct import_options *o, struct import 
 	if (!rc) {
 		rc = source_open(path, p->o->member, &p->source, st);
 		if (!rc)
-			rc = is_dbn(p, st);
-		if (rc >= 0)
-			rc = rc ? pass_dbn(p, st) : pass_text(p, st);
+			rc = find_form(p, &form, st);
+		if (!rc)
+			rc = form == FORM_TEXT ? pass_text(p, st) : form == FORM_DBN ? pass_dbn(p, st) : pass_columns(p, path, form, st);
 		if (!rc)
 			rc = pass_end(p, st);
 		if (rc)

@@ -25,8 +25,6 @@ static int starts(const void *p, size_t have, const char *magic, size_t n)
 
 int source_foreign(const void *p, size_t n, struct fh_status *st)
 {
-	if (starts(p, n, "PAR1", 4))
-		return fh_fail(st, FH_INVALID, "this is a Parquet file; export it as CSV");
 	if (starts(p, n, "\x50\x2a\x4d\x18", 4))
 		return fh_fail(st, FH_INVALID, "this is a DBZ file, the form before DBN; `dbn FILE -o FILE.dbn` of its makers turns it into DBN");
 	if (starts(p, n, "\xff\xfe", 2) || starts(p, n, "\xfe\xff", 2))

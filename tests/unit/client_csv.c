@@ -506,7 +506,11 @@ static void zip_members(void **arg)
 
 static void forms_that_are_no_text_say_what_they_are(void **arg)
 {
-	refused_bytes("PAR1xxxxxxxx", 12, &plain, FH_INVALID, "Parquet");
+#ifdef FH_ARROW
+	refused_bytes("PAR1xxxxxxxx", 12, &plain, FH_CORRUPT, "Parquet");
+#else
+	refused_bytes("PAR1xxxxxxxx", 12, &plain, FH_UNIMPLEMENTED, "without Parquet|pyarrow|ARROW=");
+#endif
 	refused_bytes("DBN\1\0\0\0\0", 8, &plain, FH_CORRUPT, "DBN|metadata");
 	refused_bytes("\x50\x2a\x4d\x18zzzz", 8, &plain, FH_INVALID, "DBZ");
 	refused_bytes("\xff\xfet\0i\0m\0e\0", 10, &plain, FH_INVALID, "UTF-16");

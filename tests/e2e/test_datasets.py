@@ -1,0 +1,180 @@
+"""Data sets made of data sets: append, merge, export. What comes out is compared with one import of all the bars, bit for bit."""
+import random
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import fh
+from fh import pb
+
+NS = 10**9
+START = 1_704_186_000
+KEYS = ("ts", "open", "high", "low", "close", "volume")
+
+
+def rows(first, n, seed=3):
+    """Minute bars of a walk in quarters; the same for the same number whatever the range."""
+    r, c, out = random.Random(seed), 5000.0, []
+    for i in range(first + n):
+        o, c = c, c + r.choice([-0.5, -0.25, 0, 0.25, 0.5])
+        out.append((START + 60 * i, o, max(o, c) + 0.25, min(o, c) - 0.25, c, r.randrange(1000)))
+    return out[first:]
+
+
+def write(path, data, volume=True):
+    n = 6 if volume else 5
+    path.write_text(",".join(KEYS[:n]) + "\n" + "".join(",".join(map(repr, b[:n])) + "\n" for b in data))
+    return path
+
+
+def show(client, name):
+    return client.call("show_dataset", pb.ShowDatasetRequest(name=name)).dataset
+
+
+def bars(client, name):
+    n, out = show(client, name).bars, {k: [] for k in KEYS}
+    for first in range(0, n, 20000):
+        reply = client.call("read_bars", pb.ReadBarsRequest(name=name, first=first, count=20000, stride=1))
+        for k in KEYS:
+            out[k].append(np.array(getattr(reply, k)))
+    return {k: np.concatenate(v) for k, v in out.items()}
+
+
+def features(daemon, name):
+    """What the daemon keeps of the set, and what jobs are given."""
+    file = load_file(daemon.state / "datasets" / f"{name}.safetensors")
+    return file["features"], file["sigma"]
+
+
+@pytest.fixture
+def es(daemon, folder):
+    daemon.ctl("dataset", "import", write(folder / "es.csv", rows(0, 1000)), "--name", "es", "--tick", "0.25")
+    return "es"
+
+
+def test_append_is_an_import_of_all(daemon, client, folder, es):
+    before = show(client, es)
+    daemon.ctl("dataset", "append", es, write(folder / "more.csv", rows(1000, 500)))
+    daemon.ctl("dataset", "append", es, write(folder / "one.csv", rows(1500, 1)))
+    daemon.ctl("dataset", "import", write(folder / "all.csv", rows(0, 1501)), "--name", "all", "--tick", "0.25")
+    a, b = show(client, es), show(client, "all")
+    assert a.hash == b.hash != before.hash and a.bars == 1501
+    assert [(v.bars, v.hash) for v in a.version][0] == (1000, before.hash) and len(a.version) == 2
+    for x, y in zip(features(daemon, es), features(daemon, "all")):
+        assert np.array_equal(x, y)
+    assert any("500 bars appended from more.csv" in n for n in a.note) and a.tick == 0.25
+
+
+def test_what_the_set_has_is_left_out_and_what_differs_refused(daemon, client, folder, es):
+    result = daemon.ctl("dataset", "append", es, write(folder / "over.csv", rows(900, 150)))
+    assert "100 bars of the file are in the set already" in result.err
+    assert show(client, es).bars == 1050
+    changed = rows(1040, 20)
+    changed[3] = (*changed[3][:4], changed[3][4] + 0.25, changed[3][5])
+    path = write(folder / "changed.csv", [(t, o, max(h, c), l, c, v) for t, o, h, l, c, v in changed])
+    result = daemon.ctl("dataset", "append", es, path, code=5)
+    assert "differ" in result.err and show(client, es).bars == 1050
+    daemon.ctl("dataset", "append", es, path, "--on-duplicate=first")
+    assert show(client, es).bars == 1060
+    gap = [b for i, b in enumerate(rows(0, 1000)) if i != 500]
+    daemon.ctl("dataset", "import", write(folder / "gap.csv", gap), "--name", "gap")
+    assert "dataset merge" in daemon.ctl("dataset", "append", "gap", write(folder / "fill.csv", rows(499, 3)), code=5).err
+    result = daemon.ctl("dataset", "append", es, folder / "over.csv")
+    assert "nothing to append" in result.err
+    assert daemon.ctl("dataset", "append", "none", folder / "over.csv", code=3).err
+
+
+def test_a_job_keeps_the_bars_it_started_with(make_daemon, folder):
+    """Paused while bars are appended, resumed, and resumed once more by another daemon: always on its own bars."""
+    daemon = make_daemon()
+    spec = fh.merge(fh.SMALL, {"data": {"dataset": "es"}})
+    with daemon.client() as client:
+        daemon.ctl("dataset", "import", write(folder / "es.csv", rows(0, 1200)), "--name", "es", "--tick", "0.25")
+        job = client.start(fh.merge(spec, {"run": {"epochs": 1000}}), name="long")
+        client.wait_step(job.id, 1)
+        client.pause(job.id)
+        paused = client.wait_state(job.id, "PAUSED")
+        daemon.ctl("dataset", "append", "es", write(folder / "more.csv", rows(1200, 300)))
+        assert show(client, "es").hash != paused.dataset_hash
+        client.resume(job.id)
+        client.wait_step(job.id, paused.step + 50)
+        client.pause(job.id)
+        again = client.wait_state(job.id, "PAUSED")
+        assert again.dataset_hash == paused.dataset_hash
+    daemon.stop()
+    daemon.start()
+    with daemon.client() as client:
+        client.resume(job.id)
+        client.wait_step(job.id, again.step + 50)
+        assert client.show(job.id).dataset_hash == paused.dataset_hash
+        client.stop(job.id)
+        short = client.start(spec, name="short")
+        client.wait_state(short.id, "DONE")
+        assert client.show(short.id).dataset_hash == show(client, "es").hash
+
+
+def test_merge(daemon, client, folder, es):
+    daemon.ctl("dataset", "import", write(folder / "b.csv", rows(1200, 300)), "--name", "b", "--tick", "0.01")
+    daemon.ctl("dataset", "import", write(folder / "m.csv", rows(950, 260)), "--name", "m", "--tick", "0.25")
+    daemon.ctl("dataset", "merge", "all", "b", "es", "m")
+    daemon.ctl("dataset", "import", write(folder / "all.csv", rows(0, 1500)), "--name", "once")
+    merged = show(client, "all")
+    assert merged.hash == show(client, "once").hash and merged.tick == 0.01
+    assert any("all the same: 60" in n for n in merged.note) and merged.source == "merged: b es m"
+    other = [(t, o + 1, h + 1, l + 1, c + 1, v) for t, o, h, l, c, v in rows(990, 20)]
+    daemon.ctl("dataset", "import", write(folder / "o.csv", other), "--name", "o")
+    assert "differ" in daemon.ctl("dataset", "merge", "x", "es", "o", code=5).err
+    daemon.ctl("dataset", "merge", "first", "es", "o", "--on-duplicate=first")
+    daemon.ctl("dataset", "merge", "last", "es", "o", "--on-duplicate=last")
+    first, last = bars(client, "first"), bars(client, "last")
+    assert len(first["ts"]) == len(last["ts"]) == 1010
+    assert first["close"][995] == rows(995, 1)[0][4] and last["close"][995] == rows(995, 1)[0][4] + 1
+    assert np.array_equal(first["close"][1000:], last["close"][1000:])
+
+
+ODD = [(-300, -0.1, 0.30000000000000004, -1 / 3, 1e-9, 0), (0, 5e-324, 1e12, -1e12, 123456789.123456789, 1e18),
+       (7, 2.0**-30, 1 / 3, 0.0, 0.1 + 0.2, 2**53 + 2.0), (61, 100, 100, 100, 100, 0.5)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "safetensors"])
+@pytest.mark.parametrize("volume", [True, False])
+def test_export_then_import_gives_the_same_hash(daemon, client, folder, ending, volume):
+    data = [(START + t, *rest) for t, *rest in ODD] + [(START + 100 + b[0] - START, *b[1:]) for b in rows(0, 25000)]
+    daemon.ctl("dataset", "import", write(folder / "in.csv", data, volume), "--name", "in")
+    path = folder / f"out.{ending}"
+    result = daemon.ctl("dataset", "export", "in", path)
+    assert "25004 bars" in result.err
+    daemon.ctl("dataset", "import", path, "--name", "back")
+    assert show(client, "back").hash == show(client, "in").hash
+    assert show(client, "back").has_volume == show(client, "in").has_volume == volume
+    assert sorted(p.name for p in folder.glob("out*")) == [path.name], "no half-written file is left"
+    if ending == "csv":
+        again = daemon.ctl("dataset", "export", "in", "-").out
+        assert again == path.read_text()
+        assert daemon.ctl("dataset", "import", "-", "--name", "stdin", input=again).code == 0
+        assert show(client, "stdin").hash == show(client, "in").hash
+    else:
+        file, b = load_file(path), bars(client, "in")
+        assert all(np.array_equal(file[k], b[k]) for k in KEYS)
+
+
+def test_safetensors_that_are_no_bars_are_refused(daemon, folder):
+    path = folder / "x.safetensors"
+    ok = {k: np.arange(5, dtype=np.float64) + 1 for k in KEYS[1:]} | {"ts": np.arange(5, dtype=np.int64)}
+    for change, words in (({"ts": np.arange(5, dtype=np.float64)}, "ts"), ({"close": np.arange(4, dtype=np.float64)}, "close"),
+                          ({"high": np.array([1, 2, np.nan, 4, 5.0])}, ":3: high"), ({"ts": np.array([1, 2, 2, 3, 4])}, ":3"),
+                          ({"ts": np.zeros(0, np.int64)} | {k: np.zeros(0) for k in KEYS[1:]}, "no bars")):
+        save_file(ok | change, path)
+        assert words in daemon.ctl("dataset", "import", path, "--name", "x", code=None).err
+    save_file({k: v for k, v in ok.items() if k != "low"}, path)
+    assert "low" in daemon.ctl("dataset", "import", path, "--name", "x", code=None).err
+    save_file(ok | {"high": np.array([1, 2, np.nan, 4, 5.0])}, path)
+    assert "bad rows dropped: 1" in daemon.ctl("dataset", "import", path, "--name", "x", "--on-bad-row=drop").out
+
+
+def test_export_refusals(daemon, folder, es):
+    assert "the ending" in daemon.ctl("dataset", "export", es, folder / "x.xlsx", code=2).err
+    assert daemon.ctl("dataset", "export", "nothing", folder / "x.csv", code=3).err
+    assert daemon.ctl("dataset", "export", es, folder / "no" / "x.csv", code=None).err
+    assert not list(folder.glob("x*"))
