@@ -59,14 +59,15 @@ int ctx_call(struct ctx *c, Fh__V1__Request *req, int64_t timeout_ms, struct fh_
 static const char *hint_for(const struct ctx *c, int code)
 {
 	const char *name = c->cmd ? c->cmd->name : "";
+	int answered = c->client && fh_client_answered(c->client);
 
 	switch (code) {
 	case FH_UNAVAILABLE:
-		return "Is fhd running? Start it with 'fhd', or say where it is with --connect URL or FHD_URL.";
+		return answered ? NULL : "Is fhd running? Start it with 'fhd', or say where it is with --connect URL or FHD_URL.";
 	case FH_VERSION: return "fhctl and fhd must be of the same release.";
 	case FH_DENIED: return "Is this user in the group of the daemon's socket?";
 	case FH_UNKNOWN: return "Look with 'fhctl list' or 'fhctl show JOB' before you repeat it.";
-	case FH_DEADLINE: return "--timeout SECONDS gives it more time.";
+	case FH_DEADLINE: return answered ? NULL : "--timeout SECONDS gives it more time.";
 	case FH_NOT_FOUND:
 		if (!strncmp(name, "dataset", 7))
 			return "'fhctl dataset list' shows what there is.";

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/wait.h"
@@ -30,41 +29,10 @@ struct fh_client {
 	char url[FH_URL_MAX], name[NAME_SIZE], token[TOKEN_MAX];
 	const volatile int *interrupt;
 	nng_socket sock;
+	int stuck;    /* a socket could not be closed: this must stay */
+	int answered; /* the last call was answered, if only with an error */
 	int open, reply_fd, lost_fd, added_fd; /* the last two count events of NNG's pipe callback */
 };
-
-int64_t wait_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-int wait_interrupted(const volatile int *flag)
-{
-	return flag && __atomic_load_n(flag, __ATOMIC_RELAXED);
-}
-
-int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *interrupt)
-{
-	for (;;) {
-		int64_t left_ms = (deadline_ns - wait_now_ns() + 999999) / 1000000;
-		int rc;
-
-		if (wait_interrupted(interrupt))
-			return WAIT_INTERRUPTED;
-		if (left_ms < 0)
-			left_ms = 0;
-		rc = poll(fd, (nfds_t)n, (int)(left_ms < WAIT_SLICE_MS ? left_ms : WAIT_SLICE_MS));
-		if (rc > 0)
-			return WAIT_READY;
-		if (rc < 0 && errno != EINTR)
-			return WAIT_TIMEOUT;
-		if (wait_now_ns() >= deadline_ns)
-			return WAIT_TIMEOUT;
-	}
-}
 
 /* ---------------------------------------------------------------- where the daemon is */
 
@@ -136,8 +104,8 @@ static int drain(int fd)
 
 static void disconnect(struct fh_client *c)
 {
-	if (c->open)
-		nng_close(c->sock);
+	if (c->open && wait_close(c->sock))
+		c->stuck = 1;
 	c->open = 0;
 	/* The callbacks of the closed socket are done; what they wrote is of no interest any more. */
 	drain(c->lost_fd);
@@ -159,6 +127,8 @@ void fh_client_free(struct fh_client *c)
 	if (!c)
 		return;
 	disconnect(c);
+	if (c->stuck)
+		return; /* NNG may still call on_pipe() */
 	close(c->lost_fd);
 	close(c->added_fd);
 	free(c);
@@ -167,6 +137,11 @@ void fh_client_free(struct fh_client *c)
 const char *fh_client_address(const struct fh_client *c)
 {
 	return c->url;
+}
+
+int fh_client_answered(const struct fh_client *c)
+{
+	return c->answered;
 }
 
 void fh_client_interrupt(struct fh_client *c, const volatile int *flag)
@@ -449,6 +424,7 @@ int fh_client_call(struct fh_client *c, Fh__V1__Request *req, int64_t timeout_ms
 	int rc, own_id = !req->request_id;
 	size_t size;
 
+	c->answered = 0;
 	if (!k)
 		return fh_fail(st, FH_INTERNAL, "a request without a call");
 	if (own_id) {
@@ -470,6 +446,7 @@ int fh_client_call(struct fh_client *c, Fh__V1__Request *req, int64_t timeout_ms
 	if (rc && rc != FH_INTERRUPTED && how == CALL_SENT && !(k->flags & CALL_READ))
 		rc = fh_fail(st, FH_UNKNOWN, "the request was sent to %s and no answer came: it may or may not have happened",
 			     c->url);
+	c->answered = how == CALL_ANSWERED;
 	if (own_id)
 		req->request_id = NULL;
 	return rc;

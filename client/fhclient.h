@@ -26,6 +26,8 @@ int fh_client_url(const char *given, char url[FH_URL_MAX], struct fh_status *st)
 int fh_client_new(const char *url, const char *name, struct fh_client **out, struct fh_status *st);
 void fh_client_free(struct fh_client *c); /* NULL allowed */
 const char *fh_client_address(const struct fh_client *c);
+/* Whether the last call was answered by the daemon, if only with an error: tells its FH_UNAVAILABLE (draining) from ours. */
+int fh_client_answered(const struct fh_client *c);
 /* Calls give up with FH_INTERRUPTED when *flag becomes non-zero: a signal handler sets it, in any thread. */
 void fh_client_interrupt(struct fh_client *c, const volatile int *flag);
 

@@ -84,7 +84,7 @@ static void subscribe(struct fh_follow *f)
 	if (a.reply->info->publish_url && *a.reply->info->publish_url && nng_sub0_open(&f->sub) == 0) {
 		f->sub_open = sub_setup(f, a.reply->info->publish_url) == 0;
 		if (!f->sub_open)
-			nng_close(f->sub);
+			wait_close(f->sub);
 	}
 	fh_answer_release(&a);
 }
@@ -111,10 +111,10 @@ void fh_follow_free(struct fh_follow *f)
 {
 	if (!f)
 		return;
-	if (f->sub_open)
-		nng_close(f->sub);
 	fh_answer_release(&f->answer);
 	fh_arena_release(&f->event_arena);
+	if (f->sub_open && wait_close(f->sub))
+		return; /* NNG may still call on_sub_pipe() */
 	free(f);
 }
 
@@ -257,18 +257,20 @@ int fh_follow_next(struct fh_follow *f, int64_t timeout_ms, const Fh__V1__Sample
 	const volatile int *interrupt = wait_interrupt_of(f->client);
 
 	for (;;) {
-		const Fh__V1__Sample *s = from_poll(f);
+		const Fh__V1__Sample *s;
 		int64_t now = wait_now_ns(), until;
 		struct pollfd fd = {.events = POLLIN};
 		int rc;
 
+		/* Before any sample: a fast job has always one ready. */
+		if (wait_interrupted(interrupt))
+			return fh_fail(st, FH_INTERRUPTED, "interrupted");
+		s = from_poll(f);
 		if (s || (f->sub_open && !f->away_since_ns && f->caught_up && from_subscription(f, &s))) {
 			hand_out(f, s);
 			*out = s;
 			return 1;
 		}
-		if (wait_interrupted(interrupt))
-			return fh_fail(st, FH_INTERRUPTED, "interrupted");
 		if (fh_follow_done(f))
 			return 0;
 		if (now >= f->poll_at_ns) {

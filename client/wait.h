@@ -2,6 +2,7 @@
 #ifndef FH_CLIENT_WAIT_H
 #define FH_CLIENT_WAIT_H
 
+#include <nng/nng.h>
 #include <poll.h>
 #include <stdint.h>
 
@@ -15,6 +16,9 @@ int64_t wait_now_ns(void); /* CLOCK_MONOTONIC */
 int wait_interrupted(const volatile int *flag); /* NULL: never */
 /* Until one of the descriptors is ready, the deadline or the interrupt. n may be 0: a pause. */
 int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *interrupt);
+/* nng_close() within a second. NNG 1.5.2 now and then never comes back from it while messages arrive: then -1, and what
+ * its callbacks point to must stay for ever. */
+int wait_close(struct nng_socket_s sock);
 const volatile int *wait_interrupt_of(const struct fh_client *c);
 
 #endif

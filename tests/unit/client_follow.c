@@ -297,6 +297,23 @@ static void a_job_that_is_gone_is_told(void **state)
 	rig_down(&r, 1);
 }
 
+/* A job so fast that a sample is always ready must not hide the interrupt. */
+static void an_interrupt_goes_before_samples(void **state)
+{
+	static const volatile int raised = 1;
+	struct fh_status st = FH_STATUS_INIT;
+	const Fh__V1__Sample *s;
+	struct rig r;
+	uint64_t seq = 0;
+
+	rig_up(&r, 0, 0, 1000);
+	series_grow(&r.series, 10, 0);
+	expect(&r, &seq, 2);
+	fh_client_interrupt(r.client, &raised);
+	assert_int_equal(fh_follow_next(r.follow, 5000, &s, &st), FH_INTERRUPTED);
+	rig_down(&r, 1);
+}
+
 static void a_timeout_is_kept(void **state)
 {
 	struct fh_status st = FH_STATUS_INIT;
@@ -322,6 +339,7 @@ int main(void)
 		cmocka_unit_test(gaps_and_repeats_of_the_publisher_do_not_show), cmocka_unit_test(a_restart_is_ridden_out),
 		cmocka_unit_test(numbers_given_again_are_not_missed), cmocka_unit_test(patience_ends),
 		cmocka_unit_test(a_job_that_is_gone_is_told), cmocka_unit_test(a_timeout_is_kept),
+		cmocka_unit_test(an_interrupt_goes_before_samples),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 
