@@ -295,11 +295,11 @@ void chart_draw(struct svg *s, unsigned kinds, const char *title, const char *su
 	s->failed |= !v;
 	svg_text(s, LEFT - 60, 28, "title", "start", title);
 	svg_text(s, LEFT - 60, 46, "sub", "start", subtitle);
-	if (v && (kinds & CHART_EQUITY))
+	if (v && trace && (kinds & CHART_EQUITY))
 		top = draw_equity(s, top, trace, v);
-	if (v && (kinds & CHART_TRADES))
+	if (v && trace && (kinds & CHART_TRADES))
 		top = draw_trades(s, top, trace);
-	if (v && (kinds & CHART_LOSS))
+	if (v && training && (kinds & CHART_LOSS))
 		draw_training(s, top, training, v);
 	svg_end(s);
 	free(v);

@@ -80,10 +80,12 @@ static int run_save(struct ctx *c)
 	if (rc)
 		return ctx_fail(c, &st);
 	const char *operation = begun.reply->operation->operation;
-	if (operation)
-		rc = operation_wait(c, operation, "saving", &done, &st);
-	else
-		rc = fh_fail(&st, FH_CORRUPT, "the daemon's answer names no operation");
+	if (!operation) {
+		fh_answer_release(&begun);
+		fh_fail(&st, FH_CORRUPT, "the daemon's answer names no operation");
+		return ctx_fail(c, &st);
+	}
+	rc = operation_wait(c, operation, "saving", &done, &st);
 	fh_answer_release(&begun);
 	if (rc)
 		return ctx_fail(c, &st);

@@ -91,10 +91,11 @@ int evaluation_call(struct ctx *c, const struct evaluation_ask *ask, evaluation_
 	if (rc)
 		return rc;
 	const char *operation = begun.reply->operation->operation;
-	if (!operation)
-		rc = fh_fail(st, FH_CORRUPT, "the daemon's answer names no operation");
-	else
-		rc = operation_wait(c, operation, "evaluating", &done, st);
+	if (!operation) {
+		fh_answer_release(&begun);
+		return fh_fail(st, FH_CORRUPT, "the daemon's answer names no operation");
+	}
+	rc = operation_wait(c, operation, "evaluating", &done, st);
 	if (!rc && !done.reply->operation->evaluate) {
 		fh_answer_release(&done);
 		rc = fh_fail(st, FH_CORRUPT, "the operation ended without a result");
