@@ -21,7 +21,7 @@ static const char *const time_names[] = {
 static const char *const open_names[] = {"open", "o", "open_price", NULL};
 static const char *const high_names[] = {"high", "h", "high_price", NULL};
 static const char *const low_names[] = {"low", "l", "low_price", NULL};
-static const char *const close_names[] = {"close", "c", "close_price", NULL};
+static const char *const close_names[] = {"close", "c", "close_price", "price", NULL};
 static const char *const volume_names[] = {"volume", "tickvol", "tick_volume", "vol", "v", NULL};
 static const char *const symbol_names[] = {"symbol", "ticker", "instrument_id", "instrument", "contract", NULL};
 static const char *const *const names[COLUMNS] = {
@@ -147,6 +147,9 @@ static int from_header(const struct csv_reader *r, struct columns *c, struct fh_
 		}
 	if (missing[0]) {
 		show_line(r, found);
+		if (!strcmp(missing, "open, high, low"))
+			return fh_fail(st, FH_INVALID, ":%lld: the header has one price and no column for open, high, low (found: %s); --columns "
+				       "ts,close makes bars of one price each", (long long)r->line, found);
 		return fh_fail(st, FH_INVALID, ":%lld: the header has no column for %s (found: %s); --columns can name them",
 			       (long long)r->line, missing, found);
 	}
@@ -223,6 +226,11 @@ static int from_list(const char *list, struct columns *c, struct fh_status *st)
 		c->at[COLUMN_TIME] = c->at[COLUMN_CLOCK];
 		c->at[COLUMN_CLOCK] = -1;
 		snprintf(c->name[COLUMN_TIME], CSV_SHOWN_MAX, "time");
+	}
+	c->flat = c->at[COLUMN_CLOSE] >= 0 && c->at[COLUMN_OPEN] < 0 && c->at[COLUMN_HIGH] < 0 && c->at[COLUMN_LOW] < 0;
+	for (int k = COLUMN_OPEN; k < COLUMN_CLOSE && c->flat; k++) {
+		c->at[k] = c->at[COLUMN_CLOSE];
+		memcpy(c->name[k], c->name[COLUMN_CLOSE], CSV_SHOWN_MAX);
 	}
 	for (int k = COLUMN_TIME; k <= COLUMN_CLOSE; k++)
 		if (k != COLUMN_CLOCK && c->at[k] < 0)

@@ -15,11 +15,12 @@ struct columns {
 	int at[COLUMNS];                     /* field number from 0, -1: none */
 	int fields;                          /* of every line */
 	int header;                          /* the first line was one */
+	int flat;                            /* one price a row: open, high and low are the close */
 	char name[COLUMNS][CSV_SHOWN_MAX];   /* as the file calls it, for messages */
 };
 
 /* From the file's first line (split). `list` ("ts,open,high,low,close,volume"; "-" or "_" skips a field) overrules a
- * header. FH_INVALID names what is missing, given twice or unknown. */
+ * header; only a list may leave open, high and low out ("ts,close"). FH_INVALID names what is missing, given twice or unknown. */
 int columns_find(const struct csv_reader *r, const char *list, struct columns *out, struct fh_status *st);
 /* "open", "time", … */
 const char *column_word(enum column c);

@@ -300,6 +300,8 @@ static int pass_end(struct pass *p, struct fh_status *st)
 	}
 	if (!m->has_volume)
 		note(p, "no volume column: volume is 0");
+	if (p->col.flat)
+		note(p, "one price a bar: open, high and low are the close");
 	if (m->dropped)
 		note(p, "bad rows dropped: %llu, first %.180s", (unsigned long long)m->dropped, p->first_drop);
 	if (m->bars.repaired)

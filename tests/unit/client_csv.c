@@ -159,7 +159,7 @@ static void no_volume_is_zero_with_a_notice(void **arg)
 static void headers_that_do_not_fit_are_refused(void **arg)
 {
 	refused("Date,Open,High,Low,Close,Volume,OI\n2006-01-02,09:01:00,1,2,1,2,5,0\n", &plain, ":2: |8 fields|names 7|--columns");
-	refused("Date,Price\n2024-01-02,5\n", &plain, ":1: |open, high, low, close|Date, Price");
+	refused("Date,Price\n2024-01-02,5\n", &plain, ":1: |one price|open, high, low|Date, Price|--columns ts,close");
 	refused("open,high,low,close\n1,2,1,2\n", &plain, "time");
 	refused("time,open,open,high,low,close\n2024-01-02,1,1,2,1,2\n", &plain, "two columns|open");
 	refused("2024-01-02,1,2,1\n", &plain, ":1: |4 fields|--columns");
