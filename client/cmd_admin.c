@@ -6,6 +6,7 @@
 #include "client/cmd.h"
 #include "client/output.h"
 #include "client/wait.h"
+#include "proto/text.h"
 
 static int call_ping(struct ctx *c, struct fh_answer *a, struct fh_status *st)
 {
@@ -71,24 +72,41 @@ static int run_info(struct ctx *c)
 	return EXIT_DONE;
 }
 
+/* Both versions; daemon is NULL where none answers. */
+static void print_versions(const struct ctx *c, const char *daemon)
+{
+	const char *quote = c->output == OUT_JSON ? "\"" : "", *comma = c->output == OUT_JSON ? ",\n  " : "\n";
+
+	if (c->output == OUT_TABLE) {
+		printf("fhctl %s (protocol %u)\n", FH_VERSION_TEXT, FH_PROTOCOL);
+		if (daemon)
+			printf("fhd   %s at %s\n", daemon, fh_client_address(c->client));
+		return;
+	}
+	printf("%s%sschema_version%s: %d%s%sfhctl%s: \"%s\"%s%sprotocol%s: %u", c->output == OUT_JSON ? "{\n  " : "", quote, quote,
+	       FH_SCHEMA_VERSION, comma, quote, quote, FH_VERSION_TEXT, comma, quote, quote, FH_PROTOCOL);
+	if (daemon) {
+		printf("%s%sfhd%s: ", comma, quote, quote);
+		fh_print_quoted(stdout, daemon);
+	}
+	printf("%s", c->output == OUT_JSON ? "\n}\n" : "\n");
+}
+
 /* Its own version needs no daemon; a daemon of another protocol is worth an exit code. */
 static int run_version(struct ctx *c)
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct fh_answer a;
-	int rc;
+	int rc = call_ping(c, &a, &st);
 
-	printf("fhctl %s (protocol %u)\n", FH_VERSION_TEXT, FH_PROTOCOL);
-	fflush(stdout);
-	rc = call_ping(c, &a, &st);
+	print_versions(c, rc ? NULL : a.reply->ping->version ? a.reply->ping->version : "?");
 	if (rc == 0) {
-		printf("fhd   %s at %s\n", a.reply->ping->version ? a.reply->ping->version : "?", fh_client_address(c->client));
 		fh_answer_release(&a);
 		return EXIT_DONE;
 	}
 	if (rc == FH_VERSION || rc == FH_INVALID)
 		return ctx_fail(c, &st);
-	ctx_note(c, "fhd   %s", st.text);
+	ctx_note(c, "%s", st.text);
 	return EXIT_DONE;
 }
 
@@ -96,6 +114,7 @@ static int run_drain(struct ctx *c)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
 	Fh__V1__DrainRequest drain = FH__V1__DRAIN_REQUEST__INIT;
+	Fh__V1__EmptyReply empty = FH__V1__EMPTY_REPLY__INIT;
 	struct fh_status st = FH_STATUS_INIT;
 	struct fh_answer a;
 
@@ -106,6 +125,8 @@ static int run_drain(struct ctx *c)
 	if (ctx_call(c, &req, 0, &a, &st))
 		return ctx_fail(c, &st);
 	fh_answer_release(&a);
+	if (output_message(c, &empty.base))
+		return EXIT_DONE;
 	ctx_note(c, drain.off ? "fhd starts jobs again" : "fhd is draining: running jobs go on, queued ones stay queued");
 	return EXIT_DONE;
 }
@@ -114,6 +135,7 @@ static int run_shutdown(struct ctx *c)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
 	Fh__V1__ShutdownRequest down = FH__V1__SHUTDOWN_REQUEST__INIT;
+	Fh__V1__EmptyReply empty = FH__V1__EMPTY_REPLY__INIT;
 	struct fh_status st = FH_STATUS_INIT;
 	struct fh_answer a;
 
@@ -124,6 +146,8 @@ static int run_shutdown(struct ctx *c)
 	if (ctx_call(c, &req, 0, &a, &st))
 		return ctx_fail(c, &st);
 	fh_answer_release(&a);
+	if (output_message(c, &empty.base))
+		return EXIT_DONE;
 	ctx_note(c, "fhd is stopping: a running job gets a checkpoint and goes on when fhd is back");
 	return EXIT_DONE;
 }
@@ -140,9 +164,9 @@ static const struct opt shutdown_opts[] = {
 const struct command cmds_admin[] = {
 	{"info", GROUP_DAEMON, "", "version, device, memory, jobs and data sets of the daemon", NULL, NULL, 0, 0, OUT_ALL, run_info},
 	{"ping", GROUP_DAEMON, "", "is the daemon there, and how fast does it answer", NULL, NULL, 0, 0, OUT_ALL, run_ping},
-	{"version", GROUP_DAEMON, "", "version of fhctl, and of the daemon where one answers", NULL, NULL, 0, 0, OUT_TABLE, run_version},
-	{"drain", GROUP_DAEMON, "", "start no more jobs; running ones go on", NULL, drain_opts, 0, 0, OUT_TABLE, run_drain},
+	{"version", GROUP_DAEMON, "", "version of fhctl, and of the daemon where one answers", NULL, NULL, 0, 0, OUT_ALL, run_version},
+	{"drain", GROUP_DAEMON, "", "start no more jobs; running ones go on", NULL, drain_opts, 0, 0, OUT_ALL, run_drain},
 	{"shutdown", GROUP_DAEMON, "", "stop the daemon; the running job is kept and goes on after a restart", NULL, shutdown_opts, 0, 0,
-	 OUT_TABLE, run_shutdown},
+	 OUT_ALL, run_shutdown},
 	{.name = NULL},
 };
