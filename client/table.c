@@ -65,10 +65,10 @@ static int width(const char *s)
 	return n;
 }
 
-static void print_row(const struct table *t, char *const *row, const char *const *head, const int *w, FILE *f)
+static void print_row(const struct table *t, const char *const *row, const int *w, FILE *f)
 {
 	for (int i = 0; i < t->columns; i++) {
-		const char *text = row ? row[i] : head[i];
+		const char *text = row[i];
 		int pad = w[i] - width(text);
 
 		if (t->align[i] == 'r')
@@ -85,7 +85,7 @@ static void print_row(const struct table *t, char *const *row, const char *const
 
 void table_print(const struct table *t, FILE *f)
 {
-	int w[TABLE_COLUMNS_MAX];
+	int w[TABLE_COLUMNS_MAX] = {0};
 
 	if (t->columns == 0)
 		return;
@@ -94,9 +94,9 @@ void table_print(const struct table *t, FILE *f)
 	for (int i = 0; i < t->n_cells; i++)
 		if (width(t->cell[i]) > w[i % t->columns])
 			w[i % t->columns] = width(t->cell[i]);
-	print_row(t, NULL, t->head, w, f);
+	print_row(t, t->head, w, f);
 	for (int i = 0; i + t->columns <= t->n_cells; i += t->columns)
-		print_row(t, t->cell + i, NULL, w, f);
+		print_row(t, (const char *const *)t->cell + i, w, f);
 	if (t->failed)
 		fputs("(out of memory: rows are missing)\n", f);
 }
