@@ -479,6 +479,44 @@ static void broken_rewards_are_noticed(void **state)
 		}
 }
 
+/* One sample, two atoms, layers of one unit, branches with nothing to choose from; and a batch just past a chunk. */
+static void the_smallest_shapes_learn(void **state)
+{
+	static const struct rig_shape shapes[] = {
+		{.SD = 1, .H1 = 1, .H2 = 1, .VH = 1, .AH = 1, .NA = 2, .A = {1, 1, 1}, .B = 1, .P = 1, .C = 1},
+		{.SD = 3, .H1 = 2, .H2 = 3, .VH = 4, .AH = 5, .NA = 3, .A = {2, 1, 7}, .B = PANEL + 1, .P = 1, .C = 64},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+		for (int loss = FH_LOSS_C51; loss <= FH_LOSS_MSE; loss++) {
+			struct rig_shape s = shapes[i];
+			struct rig *r;
+			float *before;
+
+			s.loss = loss;
+			s.precision = FH_PRECISION_F32;
+			r = rig_new(rig_dims(&s), 3);
+			fill_trial(r, 0, 11);
+			before = copy(rig_at(r, T_PARAM, 0), r->d.params);
+			learn(r, 3);
+			assert_int_equal(rig_clock(r, 0)->applied, 3);
+			assert_true(isfinite(rig_clock(r, 0)->loss) && rig_clock(r, 0)->grad_norm > 0.0);
+			assert_memory_not_equal(before, rig_at(r, T_PARAM, 0), (size_t)r->d.params * sizeof(float));
+			for (int t = 0; t + 1 < 2 * r->d.layers; t++) { /* the padding behind each tensor is still zero */
+				char name[64];
+				int64_t at, n, next, m;
+
+				tensor_of(&r->d, t, "x", name, &at, &n);
+				tensor_of(&r->d, t + 1, "x", name, &next, &m);
+				for (int64_t k = at + n; k < next; k++)
+					assert_true(((float *)rig_at(r, T_PARAM, 0))[k] == 0.0f);
+			}
+			free(before);
+			rig_free(r);
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -495,6 +533,7 @@ int main(void)
 		cmocka_unit_test(huge_logits_stay_finite),
 		cmocka_unit_test(broken_batches_change_nothing),
 		cmocka_unit_test(broken_rewards_are_noticed),
+		cmocka_unit_test(the_smallest_shapes_learn),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
