@@ -36,12 +36,20 @@ BLAS_LIBS := $(BLAS_LIBS)
 GPU_LIBS := $(BLAS_LIBS) -lcrypto -lm -lpthread -ldl
 PROTO_LIBS := -lprotobuf-c -lfyaml -lm
 CLIENT_LIBS := -lnng $(PROTO_LIBS) -lzstd -lz -lpthread
+# Parquet: make ARROW=DIR, DIR having include/arrow and libarrow.so*, libparquet.so* (the folder of an installed pyarrow does).
+ARROW ?=
+ifneq ($(ARROW),)
+  arrow_dir := $(abspath $(ARROW))
+  CLIENT_LIBS += $(firstword $(wildcard $(arrow_dir)/libparquet.so*)) $(firstword $(wildcard $(arrow_dir)/libarrow.so*)) \
+    -Wl,-rpath,$(arrow_dir) -lstdc++
+  CXX_FLAGS := -std=c++20 $(OPT) -g -Wall -Wextra -Wno-unused-parameter $(WERROR) -fPIC -fvisibility=hidden -I. -isystem $(arrow_dir)/include
+endif
 DAEMON_LIBS := -luv -lnng $(PROTO_LIBS) -lsqlite3 -lsystemd
 
 CFLAGS ?= -g
 san_flags := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 ALL_CFLAGS := -std=gnu11 $(OPT) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wvla $(WERROR) -fno-omit-frame-pointer \
-  -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(if $(BLAS_LIBS),,-DFH_NO_BLAS) $(san_flags)
+  -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(if $(BLAS_LIBS),,-DFH_NO_BLAS) $(if $(ARROW),-DFH_ARROW) $(san_flags)
 ALL_LDFLAGS := $(LDFLAGS) $(DEP_LDFLAGS) -pthread $(san_flags)
 
 # ---------------------------------------------------------------- objects
@@ -71,7 +79,10 @@ $(BUILD)/libfhgpu.a: $(call obj,$(gpu_src))
 	rm -f $@; ar rcs $@ $^
 $(BUILD)/libfhproto.a: $(call obj,$(proto_src)) $(BUILD)/proto/fh.pb-c.o
 	rm -f $@; ar rcs $@ $^
-$(BUILD)/libfhclient.a: $(call obj,$(filter-out client/fhctl.c,$(client_src)))
+$(BUILD)/client/import/arrow_shim.o: client/import/arrow_shim.cc client/import/arrow_shim.h
+	@mkdir -p $(@D)
+	$(CXX) $(CXX_FLAGS) $(san_flags) -c $< -o $@
+$(BUILD)/libfhclient.a: $(call obj,$(filter-out client/fhctl.c,$(client_src))) $(if $(ARROW),$(BUILD)/client/import/arrow_shim.o)
 	rm -f $@; ar rcs $@ $^
 $(BUILD)/libfhd.a: $(call obj,$(filter-out daemon/main.c,$(daemon_src)))
 	rm -f $@; ar rcs $@ $^
@@ -204,7 +215,7 @@ help:
 	'make install        DESTDIR, PREFIX=/usr/local, SYSCONFDIR=/etc; make uninstall takes it away' \
 	'make fmt            clang-format' \
 	'make clean          removes $(BUILD)' \
-	'variables           BUILD=folder CC=gcc|clang OPT=-O3 SAN=address,undefined WERROR=-Werror SM="80 90" SYSROOT=folder'
+	'variables           BUILD=folder CC=gcc|clang OPT=-O3 SAN=address,undefined WERROR=-Werror SM="80 90" SYSROOT=folder ARROW=folder (Parquet)'
 
 .PHONY: clean
 clean:

@@ -16,7 +16,8 @@
 /* "date" and "time" are treated apart: together they are one time. "" is what pandas writes over its index. */
 static const char *const time_names[] = {
 	"ts_event", "timestamp", "timestamp_utc", "ts", "open_time", "opentime", "datetime", "date_time", "datetime_utc",
-	"time_utc", "gmt_time", "utc_time", "unix", "unix_timestamp", "unixtime", "epoch", "window_start", "bar_time", NULL
+	"time_utc", "gmt_time", "utc_time", "unix", "unix_timestamp", "unixtime", "epoch", "window_start", "bar_time",
+	"__index_level_0__", NULL
 };
 static const char *const open_names[] = {"open", "o", "open_price", NULL};
 static const char *const high_names[] = {"high", "h", "high_price", NULL};
@@ -239,15 +240,31 @@ static int from_list(const char *list, struct columns *c, struct fh_status *st)
 	return 0;
 }
 
+static void none(const struct csv_reader *r, struct columns *c)
+{
+	memset(c, 0, sizeof *c);
+	for (int k = 0; k < COLUMNS; k++)
+		c->at[k] = -1;
+	c->fields = r->fields;
+}
+
+int columns_of_names(const struct csv_reader *r, struct columns *out, struct fh_status *st)
+{
+	struct columns c;
+
+	none(r, &c);
+	int rc = from_header(r, &c, st);
+	if (!rc)
+		*out = c;
+	return rc;
+}
+
 int columns_find(const struct csv_reader *r, const char *list, struct columns *out, struct fh_status *st)
 {
 	struct columns c;
 	int rc;
 
-	memset(&c, 0, sizeof c);
-	for (int k = 0; k < COLUMNS; k++)
-		c.at[k] = -1;
-	c.fields = r->fields;
+	none(r, &c);
 	if (list) {
 		rc = from_list(list, &c, st);
 		c.header = is_header(r);

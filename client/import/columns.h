@@ -22,6 +22,8 @@ struct columns {
 /* From the file's first line (split). `list` ("ts,open,high,low,close,volume"; "-" or "_" skips a field) overrules a
  * header; only a list may leave open, high and low out ("ts,close"). FH_INVALID names what is missing, given twice or unknown. */
 int columns_find(const struct csv_reader *r, const char *list, struct columns *out, struct fh_status *st);
+/* From names alone, which are a header whatever they look like (r: fields as columns_find() has them). */
+int columns_of_names(const struct csv_reader *r, struct columns *out, struct fh_status *st);
 /* "open", "time", … */
 const char *column_word(enum column c);
 

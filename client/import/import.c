@@ -371,7 +371,7 @@ static int pass_columns(struct pass *p, const char *path, enum form form, struct
 		rc = fh_fail(st, FH_INVALID, "a %s file is read from disk as it is, not packed and not from standard input", name);
 	if (rc)
 		return rc;
-	return form == FORM_PARQUET ? parquet_read(path, p->o, p->out, p->first_drop, st) :
+	return form == FORM_PARQUET ? parquet_read(path, p->o, p->out, p->first_drop, &p->other_symbols, st) :
 				      tensors_read(path, p->o, p->out, p->first_drop, st);
 }
 

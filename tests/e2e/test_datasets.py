@@ -178,3 +178,17 @@ def test_export_refusals(daemon, folder, es):
     assert daemon.ctl("dataset", "export", "nothing", folder / "x.csv", code=3).err
     assert daemon.ctl("dataset", "export", es, folder / "no" / "x.csv", code=None).err
     assert not list(folder.glob("x*"))
+
+
+def test_parquet_where_it_is_built(daemon, client, folder, es):
+    path = folder / "x.parquet"
+    result = daemon.ctl("dataset", "export", es, path, code=None)
+    if result.code:
+        assert "make ARROW=DIR" in result.err and not path.exists()
+        pytest.skip("this build has no Parquet (make ARROW=DIR)")
+    daemon.ctl("dataset", "import", path, "--name", "back")
+    assert show(client, "back").hash == show(client, es).hash
+    pq = pytest.importorskip("pyarrow.parquet")
+    t, b = pq.read_table(path), bars(client, es)
+    assert t["ts"].type.unit == "ns" and all(np.array_equal(t[k].to_numpy(), b[k]) for k in KEYS[1:])
+    assert np.array_equal(t["ts"].cast("int64").to_numpy(), b["ts"])
