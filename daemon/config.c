@@ -31,7 +31,10 @@ static const struct config_key keys[] = {
 	 "s, how long stopping may take (checkpoints of running jobs) before the process just ends"},
 	{"token_file", CONFIG_TEXT, AT(token_file), 0, 0, "",
 	 "file of lines \"read|submit|admin TOKEN\"; empty: whoever may open the socket may do everything"},
-	{"insecure_tcp", CONFIG_BOOL, AT(insecure_tcp), 0, 0, "false", "true allows tcp:// on addresses other than loopback"},
+	{"http", CONFIG_TEXT, AT(http), 0, 0, "",
+	 "address of /metrics, /healthz and /readyz, like 127.0.0.1:9178 or [::1]:9178; empty: nowhere"},
+	{"insecure_tcp", CONFIG_BOOL, AT(insecure_tcp), 0, 0, "false",
+	 "true allows tcp:// and http on addresses other than loopback"},
 	{"log_level", CONFIG_TEXT, AT(log_level), 0, 0, "info", "debug, info, warn or error"},
 };
 #define KEYS ((int)(sizeof keys / sizeof keys[0]))

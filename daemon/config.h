@@ -15,6 +15,7 @@ struct config {
 	char state_dir[CONFIG_TEXT_MAX];
 	char listen[LIMIT_LISTENERS][CONFIG_TEXT_MAX]; /* URLs, "" ends */
 	char publish[CONFIG_TEXT_MAX];  /* URL of the PUB socket, "" = none */
+	char http[CONFIG_TEXT_MAX];     /* ADDRESS:PORT of the HTTP pages, "" = none */
 	char device[CONFIG_TEXT_MAX];   /* auto, host, cuda, cuda:N */
 	char token_file[CONFIG_TEXT_MAX]; /* "" = whoever may connect is admin */
 	char log_level[16];

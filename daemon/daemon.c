@@ -18,6 +18,7 @@
 #include "daemon/checkpoints.h"
 #include "daemon/dataset.h"
 #include "daemon/evaluator.h"
+#include "daemon/http.h"
 #include "daemon/jobs.h"
 #include "daemon/lockfile.h"
 #include "daemon/log.h"
@@ -235,7 +236,11 @@ static int listen_everywhere(struct daemon *d, struct fh_status *st)
 {
 	int rc = d->publish ? net_listen(d->net, publish_socket(d->publish), d->config.publish, NET_PEER_SUB, st) : 0;
 
-	return rc ? rc : net_listen_all(d->net, st);
+	if (!rc)
+		rc = net_listen_all(d->net, st);
+	if (!rc && d->config.http[0])
+		rc = http_open(d, d->config.http, (int)d->config.insecure_tcp, &d->http, st);
+	return rc;
 }
 
 static void on_signal(uv_signal_t *s, int signum)
@@ -352,6 +357,8 @@ static void stop_services(struct daemon *d)
 	if (own.services_stopped)
 		return;
 	own.services_stopped = 1;
+	http_close(d->http);
+	d->http = NULL;
 	if (d->evaluator)
 		evaluator_stop(d->evaluator);
 	if (d->operations)

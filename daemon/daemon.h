@@ -35,6 +35,7 @@ struct daemon {
 	struct queue *queue;             /* queue.h       order and slots */
 	struct rpc *rpc;                 /* rpc.h         dispatch, answers kept for repeated request ids */
 	struct net *net;                 /* net.h         NNG sockets; NNG's threads push into its inbox */
+	struct http *http;               /* http.h        /metrics, /healthz, NULL without an address */
 	struct notify *notify;           /* notify.h      systemd */
 	int exit_code;
 };

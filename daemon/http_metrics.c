@@ -94,8 +94,10 @@ static void put_running_jobs(struct page *p, struct daemon *d)
 	int n = 0;
 
 	for (struct job *j = jobs_next(d->jobs, 0); j && n < LIMIT_SLOTS; j = jobs_next(d->jobs, j->id))
-		if (j->state == JOB_RUNNING)
+		if (j->state == JOB_RUNNING) {
+			jobs_refresh(d->jobs, j);
 			r[n++] = (struct running){j, series_newest(d->series, j->id, 0)};
+		}
 	put_running(p, r, n);
 	for (int i = 0; i < n; i++)
 		if (r[i].report)

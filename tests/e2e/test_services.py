@@ -196,3 +196,46 @@ def test_no_sample_that_was_seen_is_lost(make_daemon):
         assert newest >= max(seen)
         assert all(k in kept for k in range(max(1, newest - 8000), newest + 1)), "numbers are missing among the newest"
         assert all(kept[k] == v for k, v in seen.items() if k in kept)
+
+
+def test_http_pages(make_daemon, folder):
+    import socket
+    import urllib.error
+    import urllib.request
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    (folder / "fhd.yaml").write_text(f"http: 127.0.0.1:{port}\n")
+    d = make_daemon("fhd", "--config", str(folder / "fhd.yaml"))
+
+    def get(path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as r:
+                return r.status, r.read().decode()
+        except urllib.error.HTTPError as e:
+            return e.code, e.read().decode()
+
+    with d.client() as c:
+        c.synth("m")
+        c.start(fh.merge(fh.SMALL, {"data": {"dataset": "m"}}, fh.ENDLESS), name="x")
+        c.wait_step("x", 40)
+        code, text = get("/metrics")
+        assert code == 200 and text.endswith("\n")
+        family, numbers = set(), {}
+        for line in text.splitlines():
+            if line.startswith("# TYPE "):
+                name = line.split()[2]
+                assert name not in family, f"{name} is announced twice"
+                family.add(name)
+            elif not line.startswith("#"):
+                key, value = line.rsplit(" ", 1)
+                assert key.split("{")[0] == name, f"{key} stands among {name}"
+                numbers[key] = float(value)
+        assert numbers['fhd_jobs{state="running"}'] == 1 and numbers["fhd_datasets"] == 1
+        assert numbers['fhd_job_steps{job="1"}'] >= 40 and numbers['fhd_job_metric{job="1",metric="loss"}'] > 0
+        assert numbers["fhd_samples_total"] > 0 and numbers["fhd_store_failed_total"] == 0
+        assert get("/healthz") == (200, "ok\n") and get("/readyz") == (200, "ok\n")
+        c.call("drain", pb.DrainRequest())
+        assert get("/readyz") == (503, "draining\n") and get("/healthz")[0] == 200
+        assert get("/../etc/passwd")[0] == 404
+    d.stop()
