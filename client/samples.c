@@ -90,10 +90,10 @@ void sample_print_line(const Fh__V1__Sample *m)
 	int validation = m->kind == FH__V1__SAMPLE_KIND__VALIDATION;
 	const char *const *word = validation ? validation_words : report_words;
 	size_t words = validation ? sizeof validation_words / sizeof validation_words[0] : sizeof report_words / sizeof report_words[0];
-	char v[OUT_TEXT], text[FH_TEXT_MAX];
+	char text[FH_TEXT_MAX];
 
 	if (m->kind == FH__V1__SAMPLE_KIND__STATE_CHANGE) {
-		printf("%-10s  step %-8" PRIu64 "%s%s%s\n", "state", m->step, text_state(m->state), m->reason && *m->reason ? ": " : "",
+		printf("%-10s  step %-8" PRIu64 "  %s%s%s\n", "state", m->step, text_state(m->state), m->reason && *m->reason ? ": " : "",
 		       text_clean(m->reason, text, sizeof text));
 		return;
 	}
@@ -106,7 +106,7 @@ void sample_print_line(const Fh__V1__Sample *m)
 		double x = sample_value(m, word[i]);
 
 		if (x == x)
-			printf("%s%s %s", i ? "  " : "", word[i], text_real(x, v));
+			printf("  %s %.5g", word[i], x);
 	}
 	putchar('\n');
 }

@@ -31,6 +31,7 @@ struct watching {
 	char phase[24];
 	uint32_t position;
 	double rate, eta, loss, q, reward, sharpe;
+	Fh__V1__Policy policy; /* of the job's validations, 0 when it does not say */
 	int was_away, started; /* started: it has been seen running */
 	int64_t deadline_ns, shown_ns;
 	uint64_t warned;
@@ -51,6 +52,8 @@ static void take_job(struct watching *s, const Fh__V1__Job *j)
 		s->q = sample_value(j->last_report, "q");
 		s->reward = sample_value(j->last_report, "reward_mean");
 	}
+	if (j->spec && j->spec->run && j->spec->run->has_validate_policy)
+		s->policy = j->spec->run->validate_policy;
 	if (j->last_validation)
 		s->sharpe = sample_value(j->last_validation, "sharpe");
 }
@@ -155,8 +158,10 @@ static void take_sample(struct watching *s, const Fh__V1__Sample *m)
 			sample_warn(s->c, s->columns, m, &s->warned);
 		}
 	}
+	/* The line shows what the job is judged by, not the test split and not the other network. */
 	x = sample_value(m, "sharpe");
-	if (m->kind == FH__V1__SAMPLE_KIND__VALIDATION && x == x)
+	if (m->kind == FH__V1__SAMPLE_KIND__VALIDATION && x == x && (!m->split || !strcmp(m->split, "validation")) &&
+	    (!m->has_policy || !s->policy || m->policy == s->policy))
 		s->sharpe = x;
 	print_row(s, m);
 }
