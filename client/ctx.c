@@ -56,12 +56,12 @@ int ctx_call(struct ctx *c, Fh__V1__Request *req, int64_t timeout_ms, struct fh_
 }
 
 /* What the person can do about it; NULL when the text says it all. */
-static const char *hint_for(const struct ctx *c, int code)
+static const char *hint_for(const struct ctx *c, const struct fh_status *st)
 {
 	const char *name = c->cmd ? c->cmd->name : "";
 	int answered = c->client && fh_client_answered(c->client);
 
-	switch (code) {
+	switch (st->code) {
 	case FH_UNAVAILABLE:
 		return answered ? NULL : "Is fhd running? Start it with 'fhd', or say where it is with --connect URL or FHD_URL.";
 	case FH_VERSION: return "fhctl and fhd must be of the same release.";
@@ -69,7 +69,7 @@ static const char *hint_for(const struct ctx *c, int code)
 	case FH_UNKNOWN: return "Look with 'fhctl list' or 'fhctl show JOB' before you repeat it.";
 	case FH_DEADLINE: return answered ? NULL : "--timeout SECONDS gives it more time.";
 	case FH_NOT_FOUND:
-		if (!strncmp(name, "dataset", 7))
+		if (!strncmp(name, "dataset", 7) || strstr(st->field, "dataset"))
 			return "'fhctl dataset list' shows what there is.";
 		return strncmp(name, "checkpoint", 10) ? "'fhctl list' shows the jobs." : "'fhctl checkpoint list JOB' shows what there is.";
 	case FH_INVALID: return NULL;
@@ -79,7 +79,7 @@ static const char *hint_for(const struct ctx *c, int code)
 
 int ctx_fail(struct ctx *c, const struct fh_status *st)
 {
-	const char *name = c->cmd ? c->cmd->name : "", *hint = hint_for(c, st->code);
+	const char *name = c->cmd ? c->cmd->name : "", *hint = hint_for(c, st);
 	int with_field = st->field[0] && !strstr(st->text, st->field);
 
 	if (st->code == FH_INTERRUPTED && signal_seen) {

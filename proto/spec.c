@@ -56,7 +56,7 @@ static int find_place(ProtobufCMessage *root, const char *path, struct fh_arena 
 	}
 }
 
-static void real_text(double x, char *text, size_t size)
+void fh_real_text(double x, char *text, size_t size)
 {
 	snprintf(text, size, "%.15g", x);
 	if (strtod(text, NULL) != x)
@@ -90,7 +90,7 @@ static int leaf_text(const struct spec_key *k, const struct place *at, char text
 	if (k->type == SPEC_INT) {
 		snprintf(text, VALUE_TEXT_MAX, "%lld", (long long)*(const int64_t *)value);
 	} else if (k->type == SPEC_REAL) {
-		real_text(*(const double *)value, text, VALUE_TEXT_MAX);
+		fh_real_text(*(const double *)value, text, VALUE_TEXT_MAX);
 	} else {
 		number = *(const int *)value;
 		if (!choice_word(k, number))

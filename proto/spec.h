@@ -22,6 +22,8 @@ int fh_spec_set_pair(struct fh_spec *spec, const char *pair, struct fh_status *s
 const char *fh_spec_nearest(const char *path);
 /* The first key whose value differs, or NULL when the two are equal. */
 const struct spec_key *fh_spec_difference(const struct fh_spec *a, const struct fh_spec *b);
+/* A number that reads back to the same bits, without an exponent where people would write none. */
+void fh_real_text(double x, char *text, size_t size);
 /* Edit distance with transpositions, ignoring case; for other tables' "did you mean". */
 int fh_edit_distance(const char *a, const char *b);
 /* FH_INVALID "unknown key, did you mean …?" for `path` with the given nearest word (NULL: without). */

@@ -208,6 +208,12 @@ int fh_job_file_parse(const char *text, size_t len, const char *what, struct fh_
 
 /* ---------------------------------------------------------------- the commented default */
 
+/* Round bounds are shorter with an exponent, others are written out. */
+static int digits(double bound)
+{
+	return fabs(bound) >= 1e8 ? 6 : 15;
+}
+
 static void range_text(const struct spec_key *k, char out[RANGE_MAX])
 {
 	const char *pow2 = k->flags & SPEC_POW2 ? ", power of two" : "", *or_auto = k->flags & SPEC_AUTO ? " or auto" : "";
@@ -223,7 +229,8 @@ static void range_text(const struct spec_key *k, char out[RANGE_MAX])
 	} else if (k->type == SPEC_INT && k->lo <= -9e18 && k->hi >= 9e18) {
 		snprintf(out, RANGE_MAX, "[any 64-bit integer]");
 	} else {
-		snprintf(out, RANGE_MAX, "%s%.15g .. %.15g%s%s]", k->flags & SPEC_OPEN_LO ? "(" : "[", k->lo, k->hi, pow2, or_auto);
+		snprintf(out, RANGE_MAX, "%s%.*g .. %.*g%s%s]", k->flags & SPEC_OPEN_LO ? "(" : "[", digits(k->lo), k->lo, digits(k->hi),
+			 k->hi, pow2, or_auto);
 	}
 }
 
@@ -233,6 +240,8 @@ static void print_key(FILE *f, const struct fh_spec *spec, const struct spec_key
 	int n;
 
 	spec_get(spec, k, value, sizeof value);
+	if (k->type == SPEC_REAL && strcmp(value, "auto") != 0)
+		fh_real_text(*(const double *)((const char *)spec + k->offset), value, sizeof value);
 	n = fprintf(f, "%*s%s:", indent, "", word);
 	if (value[0]) {
 		fputc(' ', f);
