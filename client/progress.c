@@ -22,6 +22,8 @@ void progress_init(struct progress *p, int quiet)
 
 	*p = (struct progress){.quiet = quiet, .plain_ns = PLAIN_NS};
 	p->tty = isatty(STDERR_FILENO) && !(term && !strcmp(term, "dumb"));
+	if (!p->tty)
+		p->last_ns = wait_now_ns(); /* what is over before the first plain line is due says nothing in a log */
 }
 
 static int columns(void)

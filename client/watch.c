@@ -225,7 +225,8 @@ static int finish(struct watching *s)
 	take_job(s, a.reply->job->job);
 	if (s->state == FH__V1__JOB_STATE__DONE && s->planned)
 		s->step = s->planned;
-	draw(s, 1);
+	if (s->p.tty)
+		draw(s, 1); /* elsewhere the sentence below says it */
 	progress_end(&s->p);
 	code = job_exit_code(a.reply->job->job);
 	if (s->w->rows == WATCH_EVERY_SAMPLE) {
