@@ -22,7 +22,7 @@
 #include "daemon/store.h"
 #include "daemon/worker.h"
 
-#define RATE_FIRST_NS 50000000ull  /* the first estimate of steps per second comes soon, … */
+#define RATE_FIRST_NS 1000000ull   /* the first estimate of steps per second comes at once, … */
 #define RATE_EVERY_NS 200000000ull /* … later ones are averaged */
 
 static void *need(void *p)

@@ -121,22 +121,25 @@ void net_answer(void *net, void *reply_to, nng_msg *msg)
 
 /* ---------------------------------------------------------------- connections */
 
+/* In static storage: NNG may still report pipes that go while its socket is already closed. */
+static unsigned connections;
+
 /* NNG's thread. */
 static void on_pipe(nng_pipe p, nng_pipe_ev ev, void *arg)
 {
-	struct net *n = arg;
-
-	if (ev == NNG_PIPE_EV_ADD_PRE && __atomic_load_n(&n->connections, __ATOMIC_RELAXED) >= LIMIT_CONNECTIONS)
+	(void)arg;
+	if (ev == NNG_PIPE_EV_ADD_PRE && __atomic_load_n(&connections, __ATOMIC_RELAXED) >= LIMIT_CONNECTIONS)
 		nng_pipe_close(p);
 	else if (ev == NNG_PIPE_EV_ADD_POST)
-		__atomic_add_fetch(&n->connections, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&connections, 1, __ATOMIC_RELAXED);
 	else if (ev == NNG_PIPE_EV_REM_POST)
-		__atomic_sub_fetch(&n->connections, 1, __ATOMIC_RELAXED);
+		__atomic_sub_fetch(&connections, 1, __ATOMIC_RELAXED);
 }
 
 unsigned net_connections(const struct net *n)
 {
-	return __atomic_load_n(&n->connections, __ATOMIC_RELAXED);
+	(void)n;
+	return __atomic_load_n(&connections, __ATOMIC_RELAXED);
 }
 
 uint64_t net_relistens(const struct net *n)
@@ -174,11 +177,11 @@ static int open_rep(struct net *n, struct fh_status *st)
 	n->rep_open = 1;
 	rv = nng_socket_set_size(n->rep, NNG_OPT_RECVMAXSZ, FH_WIRE_DATA_MAX);
 	if (!rv)
-		rv = nng_pipe_notify(n->rep, NNG_PIPE_EV_ADD_PRE, on_pipe, n);
+		rv = nng_pipe_notify(n->rep, NNG_PIPE_EV_ADD_PRE, on_pipe, NULL);
 	if (!rv)
-		rv = nng_pipe_notify(n->rep, NNG_PIPE_EV_ADD_POST, on_pipe, n);
+		rv = nng_pipe_notify(n->rep, NNG_PIPE_EV_ADD_POST, on_pipe, NULL);
 	if (!rv)
-		rv = nng_pipe_notify(n->rep, NNG_PIPE_EV_REM_POST, on_pipe, n);
+		rv = nng_pipe_notify(n->rep, NNG_PIPE_EV_REM_POST, on_pipe, NULL);
 	return rv ? nng_status(rv, "reply socket", st) : open_contexts(n, st);
 }
 

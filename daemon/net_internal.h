@@ -46,7 +46,6 @@ struct net {
 	uv_timer_t retry;
 	uv_timer_cb on_retry;
 	int open_handles;
-	unsigned connections;            /* atomic */
 	uint64_t relistens;
 	struct net_listener listener[LIMIT_LISTENERS + 1]; /* and the publisher's */
 	int listeners;
