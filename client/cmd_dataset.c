@@ -11,6 +11,7 @@
 #include "client/output.h"
 #include "client/table.h"
 #include "client/upload.h"
+#include "gpu/instruments.h"
 
 #define SOURCE_MAX 256
 #define GAPS_SHOWN 6
@@ -164,6 +165,24 @@ int dataset_word(const struct ctx *c, const char *name, const char *const *word,
 	return fh_fail_field(st, FH_INVALID, option, "'%.40s' is none of %s", v, all);
 }
 
+/* A preset fills in what was not said: where sessions begin, and the tick. */
+static int dataset_instrument(const struct ctx *c, struct import_options *o, double *tick, struct fh_status *st)
+{
+	const char *name = opt_text(c, "instrument");
+	const struct instrument *i = name ? instrument_find(name) : NULL;
+	char list[FH_TEXT_MAX / 2];
+
+	if (name && !i) {
+		instrument_names(list, sizeof list);
+		return fh_fail_field(st, FH_INVALID, "--instrument", "there is no preset '%.40s'; there are %s", name, list);
+	}
+	if (i && o->bar && !o->session)
+		o->session = i->session;
+	if (i && tick)
+		*tick = i->tick;
+	return 0;
+}
+
 int dataset_import_options(const struct ctx *c, struct import_options *o, struct fh_status *st)
 {
 	static const char *const bad[] = {"refuse", "drop", "repair", NULL};
@@ -193,6 +212,8 @@ int dataset_import_options(const struct ctx *c, struct import_options *o, struct
 	o->instrument_id = (uint32_t)id;
 	o->bar = opt_text(c, "bar");
 	o->session = opt_text(c, "session");
+	if (!rc)
+		rc = dataset_instrument(c, o, NULL, st);
 	o->sort = opt_flag(c, "sort");
 	o->on_bad_row = (enum on_bad_row)b;
 	o->on_duplicate = (enum on_duplicate)d;
@@ -213,6 +234,8 @@ static int run_import(struct ctx *c)
 	double tick = 0;
 	int rc = dataset_import_options(c, &o, &st);
 
+	if (!rc)
+		rc = dataset_instrument(c, &o, &tick, &st);
 	if (!rc)
 		rc = opt_real(c, "tick", 1e-12, 1e12, &tick, &st);
 	if (rc)

@@ -17,6 +17,7 @@
 	{"instrument-id", 0, "N", "DBN: only records of this instrument"}, \
 	{"bar", 0, "LENGTH", "make longer bars: 5m, 1h, 1d (one a session)"}, \
 	{"session", 0, "WHEN", "where a session begins, like \"17:00 America/Chicago\" (default: midnight)"}, \
+	{"instrument", 0, "NAME", "ES, CL, fx, ...: its tick, and its session for --bar, where not given"}, \
 	{"member", 0, "FILE", "file inside a zip archive"}, \
 	{"on-bad-row", 0, "WHAT", "refuse (default), drop, or repair (widens high and low)"}, \
 	{"on-duplicate", 0, "WHAT", "same time, other bar: refuse (default), first or last"}, \

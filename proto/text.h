@@ -42,7 +42,8 @@ struct fh_job_file {
 	int labels;
 };
 void fh_job_file_init(struct fh_job_file *j); /* all defaults, no name, no labels */
-/* Lays the file over *j: top level name, labels, and the sections of the specification. Unknown keys are refused by
+/* Lays the file over *j: top level name, labels, instrument (a preset of gpu/instruments.h: keys of env that the file does not
+ * give), and the sections of the specification. Unknown keys are refused by
  * dotted name with the nearest match and the line. Ranges are checked per key; spec_check() is the caller's, after
  * --set. *j untouched on failure. */
 int fh_job_file_parse(const char *text, size_t len, const char *what, struct fh_job_file *j, struct fh_status *st);

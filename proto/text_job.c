@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "gpu/instruments.h"
 #include "proto/spec.h"
 
 #define JOB_ARENA_MAX (16u << 20)
@@ -109,9 +110,9 @@ static const char *nearest_top(const char *word, char buf[FH_NAME_MAX])
 	const struct spec_key *key = spec_keys(&n);
 	const char *found = NULL;
 
-	for (int i = -2; i < n; i++) {
+	for (int i = -3; i < n; i++) {
 		char top[FH_NAME_MAX];
-		const char *path = i == -2 ? "name" : i == -1 ? "labels" : key[i].path;
+		const char *path = i == -3 ? "instrument" : i == -2 ? "name" : i == -1 ? "labels" : key[i].path;
 
 		snprintf(top, sizeof top, "%.*s", (int)strcspn(path, "."), path);
 		d = fh_edit_distance(word, top);
@@ -168,10 +169,37 @@ static int take_unknown(const struct fh_node *n, const char *what, struct fh_sta
 	return at_line(st, what, n);
 }
 
+/* `instrument: ES` sets its keys of env before any other line does, wherever it stands. */
+static int take_instrument(struct fh_job_file *j, const struct fh_node *root, const char *what, struct fh_status *st)
+{
+	const struct fh_node *n = root->child;
+	const struct instrument *i;
+	char list[FH_TEXT_MAX / 2];
+	int rc;
+
+	while (n && strcmp(n->key, "instrument") != 0)
+		n = n->next;
+	if (!n)
+		return 0;
+	rc = need_scalar("instrument", n, st);
+	if (rc)
+		return at_line(st, what, n);
+	i = instrument_find(n->text);
+	if (!i) {
+		instrument_names(list, sizeof list);
+		fh_fail_field(st, FH_INVALID, "instrument", "there is no preset \"%.40s\"; there are %s", n->text, list);
+		return at_line(st, what, n);
+	}
+	instrument_apply(i, &j->spec);
+	return 0;
+}
+
 static int take_top(struct fh_job_file *j, const struct fh_node *n, const char *what, struct fh_status *st)
 {
 	int rc;
 
+	if (!strcmp(n->key, "instrument"))
+		return 0; /* done */
 	if (!strcmp(n->key, "labels"))
 		return take_labels(j, n, what, st);
 	if (is_section(n->key))
@@ -198,6 +226,8 @@ int fh_job_file_parse(const char *text, size_t len, const char *what, struct fh_
 
 	fh_arena_init(&a, JOB_ARENA_MAX);
 	rc = fh_tree_read(text, len, what, &a, &root, st);
+	if (rc == 0)
+		rc = take_instrument(&out, root, what, st);
 	for (const struct fh_node *n = rc ? NULL : root->child; n && rc == 0; n = n->next)
 		rc = take_top(&out, n, what, st);
 	fh_arena_release(&a);
@@ -261,7 +291,8 @@ int fh_spec_print(FILE *f, const struct fh_spec *spec, struct fh_status *st)
 	fprintf(f, "# A job of fhd: every key with its value, what it means and what it may be. Keys left out keep the default.\n"
 		   "# At the top may also stand\n"
 		   "#   name: my-job            your own name for the job; starting it again attaches to the same job\n"
-		   "#   labels: {team: a}       for fhctl list --label\n");
+		   "#   labels: {team: a}       for fhctl list --label\n"
+		   "#   instrument: ES          tick, multiplier, half_spread, fee and lot of a known one, where env does not set them\n");
 	for (int i = 0; i < n; i++) {
 		const char *dot = strchr(key[i].path, '.');
 

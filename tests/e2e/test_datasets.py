@@ -192,3 +192,13 @@ def test_parquet_where_it_is_built(daemon, client, folder, es):
     t, b = pq.read_table(path), bars(client, es)
     assert t["ts"].type.unit == "ns" and all(np.array_equal(t[k].to_numpy(), b[k]) for k in KEYS[1:])
     assert np.array_equal(t["ts"].cast("int64").to_numpy(), b["ts"])
+
+
+def test_an_instrument_gives_tick_and_session(daemon, client, folder):
+    path = write(folder / "es.csv", rows(0, 3000))
+    daemon.ctl("dataset", "import", path, "--name", "a", "--instrument", "es", "--bar", "1d")
+    assert show(client, "a").tick == 0.25
+    assert [t % (86400 * NS) for t in bars(client, "a")["ts"]] == [23 * 3600 * NS] * 3, "17:00 in Chicago in winter"
+    daemon.ctl("dataset", "import", path, "--name", "b", "--instrument", "ES", "--bar", "1d", "--session", "00:00", "--tick", "0.5")
+    assert show(client, "b").tick == 0.5 and {t % (86400 * NS) for t in bars(client, "b")["ts"]} == {0}
+    assert "there are ES, NQ" in daemon.ctl("dataset", "import", path, "--name", "c", "--instrument", "ESX", code=2).err
