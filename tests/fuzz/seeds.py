@@ -49,3 +49,16 @@ elif target == "csv":
     for path in (ROOT / "tests" / "cases").glob("*"):
         if path.is_file() and path.stat().st_size < 16384:
             write(path.name, b"\x00" + path.read_bytes())
+elif target == "json":
+    row = b"[%d, 100.5, 101, 100, 100.25, 3.5]"
+    write("array", b"\x00" + b",".join(row % (1704186000000 + 60000 * i) for i in range(6)) + b"]")
+    write("names", b"\x00" + b'["time","open","high","low","close","volume"],["2024-01-02 09:00",1,2,1,2,5],["2024-01-02 09:01",2,2,1,1,null]]')
+    write("list", b"\x40[1704186000,1,2,0.5,1.5,9,3],[1704186060,1.5,2,1,1,9,3]]")
+elif target == "dbn":
+    sys.path.insert(0, str(ROOT / "tests" / "data"))
+    import dbn_files
+
+    for name, data in dbn_files.GOOD.items():
+        write(name, b"\x00" + data[3:3 + 12000])
+    write("two", b"\x40" + dbn_files.interleaved()[3:])
+    write("case", b"\x20" + (ROOT / "tests" / "cases" / "syn_negative.dbn").read_bytes()[3:])
