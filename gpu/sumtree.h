@@ -17,7 +17,7 @@ FH_HD int64_t tree_step(const float *node, int64_t n, double *x)
 	double left = (double)node[2 * n], right = (double)node[2 * n + 1];
 	int go_right = (*x >= left) & (right != 0.0); /* no branch: it would be mispredicted every other time */
 
-	*x -= go_right ? left : 0.0;
+	*x -= (double)go_right * left; /* exact */
 	return 2 * n + go_right;
 }
 
