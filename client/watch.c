@@ -76,6 +76,8 @@ static void draw(struct watching *s, int force)
 
 	if (s->w->rows == WATCH_NO_ROWS && !s->p.tty)
 		return;
+	if (!s->p.tty && !force && s->planned && s->step >= s->planned)
+		return; /* once, when it has ended */
 	if (fh_follow_away(s->f)) {
 		progress_update(&s->p, fraction, force, "the daemon is away, waiting for it");
 		return;
@@ -225,8 +227,7 @@ static int finish(struct watching *s)
 	take_job(s, a.reply->job->job);
 	if (s->state == FH__V1__JOB_STATE__DONE && s->planned)
 		s->step = s->planned;
-	if (s->p.tty)
-		draw(s, 1); /* elsewhere the sentence below says it */
+	draw(s, s->w->rows == WATCH_VALIDATIONS || s->p.tty);
 	progress_end(&s->p);
 	code = job_exit_code(a.reply->job->job);
 	if (s->w->rows == WATCH_EVERY_SAMPLE) {
