@@ -360,8 +360,15 @@ int jobs_new(struct daemon *d, struct jobs **out, struct fh_status *st)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for the job table");
 	js->daemon = d;
 	js->next_id = 1;
+	uv_timer_init(&d->loop, &js->retry);
+	js->retry.data = js;
 	*out = js;
 	return 0;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+	free(h->data);
 }
 
 void jobs_free(struct jobs *js)
@@ -371,7 +378,8 @@ void jobs_free(struct jobs *js)
 	for (size_t i = 0; i < js->n; i++)
 		job_free(js->list[i]);
 	free(js->list);
-	free(js);
+	js->list = NULL;
+	uv_close((uv_handle_t *)&js->retry, on_closed);
 }
 
 /* The newest checkpoint that is there: a crash may have come between its row and the job's. */

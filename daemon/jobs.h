@@ -69,6 +69,7 @@ struct job {
 	struct job_waiter *waiters;   /* who is told when a wish has come true */
 	int writing;                  /* checkpoint images on their way to disk */
 	int committing;               /* rows on their way to disk */
+	int unwritten;                /* its last row could not be written */
 	struct job *queue_next, *queue_prev;
 	int queued;                   /* in the queue's list */
 	unsigned queue_number;        /* its position as last counted */
@@ -137,6 +138,8 @@ void jobs_refresh(struct jobs *js, struct job *j);
 void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s);
 /* The daemon stops: every running job gets an INTERRUPT. */
 void jobs_interrupt_all(struct jobs *js, int now);
+/* 1 while the disk takes rows and keeps up with the checkpoints of jobs that end: else the queue waits. */
+int jobs_disk_keeps_up(const struct jobs *js);
 /* 1 when no job runs or is being written. */
 int jobs_idle(const struct jobs *js);
 

@@ -2,6 +2,7 @@
 #ifndef FHD_JOBS_INTERNAL_H
 #define FHD_JOBS_INTERNAL_H
 
+#include <uv.h>
 #include "daemon/jobs.h"
 
 struct store_txn;
@@ -15,7 +16,9 @@ struct jobs {
 	struct job *by_name[NAME_BUCKETS];
 	uint64_t next_id;
 	size_t count[JOB_STOPPED + 1];
-	int device_lost;              /* the process ends once the rows are written */
+	int images;                   /* checkpoint images on their way to disk */
+	uv_timer_t retry;             /* rows that could not be written */
+	uint64_t hold_until_ms;       /* no job starts before: the store has refused a start */
 };
 
 /* Whoever waits for a wish to come true, or for a row to be durable. */
@@ -37,6 +40,8 @@ void job_write(struct jobs *js, struct job *j);
 /* The same transaction for a job that is new; the caller commits by calling it once. */
 void job_write_new(struct jobs *js, struct job *j, const char *request_id, struct job_waiter *waiters);
 
+/* Rows that could not be written are tried again; jobs that could not be started, too. */
+void jobs_retry_begin(struct jobs *js);
 void job_set_state(struct jobs *js, struct job *j, enum job_state s);
 void job_fail_with(struct job *j, const struct fh_status *st);
 struct job *job_insert(struct jobs *js, struct job *j);       /* into list and names; js owns it */

@@ -97,9 +97,13 @@ static void on_stored(void *arg, int code, const struct fh_status *st)
 	int first = c->first;
 
 	j->committing--;
-	if (!code)
+	if (!code) {
 		j->shown = s;
-	else
+	} else if (!first) {
+		j->unwritten = 1;
+		jobs_retry_begin(js);
+	}
+	if (code)
 		log_status(LOG_ERROR, "a job's row could not be written", st);
 	FHD_CRASH_POINT("job-row-durable");
 	while ((w = c->waiters)) {
@@ -122,6 +126,7 @@ static struct store_txn *begin_row(struct jobs *js, struct job *j)
 	struct store_txn *t = store_begin(js->daemon->store);
 
 	j->committing++;
+	j->unwritten = 0;
 	job_put_row(t, j);
 	return t;
 }
@@ -161,6 +166,29 @@ void job_write_new(struct jobs *js, struct job *j, const char *request_id, struc
 		store_put_request(t, &r);
 	}
 	commit_row(js, j, t, waiters, 1);
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+	struct jobs *js = timer->data;
+
+	for (size_t i = 0; i < js->n; i++) {
+		struct job *j = js->list[i];
+		struct store_txn *t;
+
+		if (!j->unwritten || j->committing)
+			continue;
+		t = begin_row(js, j);
+		put_state(js, t, j);
+		commit_row(js, j, t, NULL, 0);
+	}
+	queue_run(js->daemon->queue);
+}
+
+void jobs_retry_begin(struct jobs *js)
+{
+	if (!uv_is_active((uv_handle_t *)&js->retry) && js->daemon->state != DAEMON_STOPPING)
+		uv_timer_start(&js->retry, on_retry, LIMIT_STORE_RETRY_MS, 0);
 }
 
 void job_change(struct jobs *js, struct job *j, enum job_event event, struct job_waiter *waiters, const char *reason, ...)
@@ -269,6 +297,7 @@ static void on_image(void *arg, int code, const struct checkpoint *c, const stru
 
 	workers_written(js->daemon->workers, i->worker);
 	j->writing--;
+	js->images--;
 	FHD_CRASH_POINT("checkpoint-registered");
 	if (code) {
 		log_status(LOG_ERROR, "a checkpoint could not be written", st);
@@ -288,6 +317,7 @@ static void on_image(void *arg, int code, const struct checkpoint *c, const stru
 	if (i->end != END_NONE)
 		settle(js, j, i->end, &i->st);
 	free(i);
+	queue_run(js->daemon->queue); /* it may have waited for the disk */
 }
 
 /* Takes those out of j->waiters who asked for a checkpoint. */
@@ -318,6 +348,7 @@ static void write_image(struct jobs *js, struct job *j, int worker, struct worke
 	if (i->waiters && !strcmp(reason, "periodic"))
 		reason = "request";
 	j->writing++;
+	js->images++;
 	e->has_image = 0;
 	checkpoints_add(js->daemon->checkpoints, j->id, (uint64_t)e->state.step, reason, j->spec.run.keep_checkpoints,
 			&e->image, on_image, i);
@@ -401,7 +432,6 @@ static void on_device_lost(struct jobs *js, struct job *j, const struct fh_statu
 	struct fh_status end = *st;
 
 	log_status(LOG_ERROR, "the device is lost", st);
-	js->device_lost = 1;
 	j->interruptions++;
 	if (j->spec.run.on_interrupt == FH_INTERRUPT_FAIL || j->interruptions > LIMIT_INTERRUPTIONS) {
 		settle(js, j, END_FAILED, &end);
@@ -460,6 +490,7 @@ struct start {
 	struct job *job;
 	struct market *market;
 	struct fh_status st;
+	int refused;                 /* the store did not take the row */
 	int pending;
 };
 
@@ -481,6 +512,23 @@ static void fill_order(struct jobs *js, const struct start *s, struct command_ru
 		checkpoints_path(js->daemon->checkpoints, checkpoint, run->checkpoint, sizeof run->checkpoint);
 }
 
+/* The disk is full, say: as if it had never been tried, and nothing is tried for a while. */
+static void back_to_queue(struct start *s)
+{
+	struct jobs *js = s->js;
+	struct job *j = s->job;
+
+	market_unref(s->market);
+	workers_unreserve(js->daemon->workers, j->worker);
+	release(js, j);
+	job_set_state(js, j, JOB_QUEUED);
+	j->unwritten = 0;
+	snprintf(j->reason, sizeof j->reason, "waiting: its start could not be recorded on the disk");
+	js->hold_until_ms = uv_now(&js->daemon->loop) + LIMIT_STORE_RETRY_MS;
+	jobs_retry_begin(js);
+	queue_add(js->daemon->queue, j);
+}
+
 static void start_go(struct start *s)
 {
 	struct jobs *js = s->js;
@@ -490,7 +538,9 @@ static void start_go(struct start *s)
 	if (--s->pending)
 		return;
 	FHD_CRASH_POINT("job-started");
-	if (s->st.code || j->wish != WISH_NONE || js->daemon->state == DAEMON_STOPPING) {
+	if (s->refused && !s->st.code && j->wish == WISH_NONE) {
+		back_to_queue(s);
+	} else if (s->st.code || j->wish != WISH_NONE || js->daemon->state == DAEMON_STOPPING) {
 		market_unref(s->market);
 		workers_unreserve(js->daemon->workers, worker);
 		release(js, j);
@@ -510,8 +560,7 @@ static void on_start_stored(void *ctx, struct job *j, const struct fh_status *st
 	struct start *s = ctx;
 
 	(void)j;
-	if (st->code && !s->st.code)
-		s->st = *st;
+	s->refused = st->code != 0;
 	start_go(s);
 }
 
@@ -696,6 +745,11 @@ void jobs_interrupt_all(struct jobs *js, int now)
 		j->wish_sent |= 1 << WISH_INTERRUPT;
 		workers_send(js->daemon->workers, j->worker, &c);
 	}
+}
+
+int jobs_disk_keeps_up(const struct jobs *js)
+{
+	return js->images < LIMIT_IMAGES && uv_now(&js->daemon->loop) >= js->hold_until_ms;
 }
 
 int jobs_idle(const struct jobs *js)

@@ -32,11 +32,13 @@
 #define LIMIT_EVENTS 64                     /* ring worker -> loop; never drops, the worker waits */
 #define LIMIT_PARKED 8                      /* trainers kept for re-use */
 #define LIMIT_SNAPSHOTS 1                   /* checkpoint images of one job on their way to disk */
+#define LIMIT_IMAGES 4                      /* of all jobs: with more on their way no further job starts */
 
 /* ---- time, in ms unless the name says otherwise */
 #define LIMIT_HELLO_MS 10000                /* a connection without its SP hello */
 #define LIMIT_JOIN_MS 3000                  /* the handshake with NNG behind the gate */
 #define LIMIT_FLUSH_MS 1000                 /* replies on their way when the daemon stops */
+#define LIMIT_STORE_RETRY_MS 5000           /* after a row that could not be written (disk full): try again */
 #define LIMIT_STOP_S 60                     /* default of stop_timeout: after that the process just exits */
 #define LIMIT_LONG_PHASE_S 600              /* start of a job or a snapshot may take this long before the watchdog bites */
 #define LIMIT_STALL_S 30                    /* a running slice without an end for this long: worker counts as hung */

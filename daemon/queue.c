@@ -114,7 +114,7 @@ void queue_run(struct queue *q)
 	if (q->running)
 		return;
 	q->running = 1;
-	while (q->first && d->state == DAEMON_RUNNING && !d->draining) {
+	while (q->first && d->state == DAEMON_RUNNING && !d->draining && jobs_disk_keeps_up(d->jobs)) {
 		struct job *j = q->first;
 		int need = (int)j->spec.run.slots;
 
