@@ -110,6 +110,10 @@ static int exec_memory(struct cuda_exec *c, const struct plan *plan, struct fh_s
 	}
 	/* FH_GPU_POISON: every byte that no stage has written is a NaN, for tests */
 	CUDA_TRY(cudaMemsetAsync(c->x.arena, getenv("FH_GPU_POISON") ? 0xff : 0, plan->arena_bytes, c->stream));
+	c->scratch = (unsigned char *)c->x.tensor[T_SCRATCH];
+	CUDA_TRY(cudaMemsetAsync(cuda_at<void>(c, &c->s.winner), 0xff, c->s.winner.stride * c->dims.P, c->stream));
+	CUDA_TRY(cudaMemsetAsync(cuda_at<void>(c, &c->s.ticket), 0, c->s.ticket.stride * c->dims.P, c->stream));
+	CUDA_TRY(cudaMemsetAsync(cuda_at<void>(c, &c->s.slice), 0, c->s.slice.stride * c->dims.P, c->stream)); /* its padding */
 	slot = (slot + 255) / 256 * 256;
 	CUDA_TRY(cudaMallocHost(&c->h_slots, slot * CUDA_SLOTS));
 	for (int i = 0; i < CUDA_SLOTS; i++) {
@@ -144,16 +148,17 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	memcpy(&c->dims, plan->dims, sizeof c->dims);
 	cuda_scratch_make(&c->dims, &c->s);
 	c->sync = sync && *sync && strcmp(sync, "0") != 0;
-	int major = 0;
+	int major = 0, shared = 0;
 	if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device) == cudaSuccess)
 		c->overlap = major >= 9;
+	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device) == cudaSuccess)
+		c->wide = shared >= 120 << 10;
 	cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
 	rc = e == cudaSuccess ? exec_memory(c, plan, st) : cuda_fail(st, e, "cudaStreamCreateWithFlags");
 	if (rc) {
 		cuda_exec_free(&c->x);
 		return rc;
 	}
-	c->scratch = (unsigned char *)c->x.tensor[T_SCRATCH];
 	*out = &c->x;
 	return 0;
 }
@@ -353,6 +358,8 @@ static int enqueue_phase(struct cuda_exec *c, int phase, struct fh_status *st)
 
 	if (!c->sync && phase == DQN_PHASE_LEARN)
 		return cuda_learn(c, st);
+	if (!c->sync && phase == DQN_PHASE_COLLECT)
+		return cuda_collect(c, st);
 	for (int s = 0; s < p->stages; s++) {
 		int rc = c->sync ? cuda_stage(&c->x, &p->stage[s], st) : stages[p->stage[s].id](&c->x, st);
 

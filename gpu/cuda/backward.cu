@@ -3,6 +3,7 @@
  * norm. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/gemm.cuh"
+#include "gpu/cuda/norm.cuh"
 
 namespace {
 
@@ -67,10 +68,46 @@ void add_weight(struct cuda_exec *c, struct gemm_group *g, int layer, const stru
 	q->m = d->layer[layer].out;
 	q->n = d->layer[layer].in;
 	q->column = cuda_tensor<float>(c, T_GRAD) + d->layer[layer].b;
+	q->part_trial = c->s.part.stride;
+	if (c->s.slices > 1) { /* k_slices adds them up and leaves the squares */
+		float *slice = cuda_at<float>(c, &c->s.slice);
+
+		q->c = slice + d->layer[layer].w;
+		q->column = slice + d->layer[layer].b;
+		q->c_trial = q->column_trial = c->s.slice.stride;
+		return;
+	}
 	q->part = cuda_at<double>(c, &c->s.part);
 	for (int l = 0; l < layer; l++)
 		q->part += cuda_tiles(d->layer[l].out, c->s.grad_tile) * cuda_tiles(d->layer[l].in, c->s.grad_tile);
-	q->part_trial = c->s.part.stride;
+}
+
+/* The gradient from its slices, in order, and the sum of squares of each block's share. Padding lies in no product: it
+ * is zero in T_GRAD and stays so. */
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_slices(const float *slice, size_t slice_trial, int slices, float *grad, int64_t params,
+                                                            double *part, size_t part_trial)
+{
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
+	const int z = blockIdx.z;
+	const int64_t i = ((int64_t)blockIdx.x * CUDA_SUM_THREADS + threadIdx.x) * 4;
+	double square = 0.0;
+
+	cuda_wait_before();
+	cuda_let_next();
+	if (i < params) {
+		const float *from = (const float *)((const char *)slice + z * slice_trial) + i;
+		float4 g = *(const float4 *)from;
+
+		for (int k = 1; k < slices; k++) {
+			const float4 more = *(const float4 *)(from + k * params);
+			g.x += more.x, g.y += more.y, g.z += more.z, g.w += more.w;
+		}
+		*(float4 *)(grad + z * params + i) = g;
+		square = (double)g.x * g.x + (double)g.y * g.y + (double)g.z * g.z + (double)g.w * g.w;
+	}
+	square = cuda_block_total(square, shared);
+	if (threadIdx.x == 0)
+		((double *)((char *)part + z * part_trial))[blockIdx.x] = square;
 }
 
 } // namespace
@@ -81,31 +118,42 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
 	const int vh = cuda_pad16(d->VH), ah = cuda_pad16(d->AH);
-	struct gemm_group heads = {}, trunk2 = {}, trunk1 = {}, input = {};
+	struct gemm_group heads = {}, trunk2 = {}, trunk1 = {}, input = {}, sliced = {};
+	const bool apart = s->slices > 1;
 	int rc;
 
 	/* Each launch goes one layer down and takes along the weight gradients of the layer above, which wait for nothing
-	 * that it computes. */
+	 * that it computes; those of a large batch, cut into slices, follow in a launch of their own. */
 	for (int h = 0; h <= d->D; h++)
 		add_input(c, &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->dhead, &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
 	for (int h = 0; h <= d->D; h++)
-		add_weight(c, &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
+		add_weight(c, apart ? &sliced : &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
 
 	/* dh2 = sum over heads of dhead_h W_h: one product whose k runs through the heads */
 	struct gemm *q = add_input(c, &trunk2, DQN_V1, &s->dhead, s->ldhead, 0, &s->dh2, &s->h2, s->ldh2, 0);
 	for (int b = 0; b < d->D; b++)
 		q->seg[q->segments++] = {weight(c, DQN_V1 + 2 + 2 * b), d->layer[DQN_V1 + 2 + 2 * b].out, vh + b * ah};
 	for (int h = 0; h <= d->D; h++)
-		add_weight(c, &trunk2, DQN_V1 + 2 * h, &s->dhead, s->ldhead, h ? vh + (h - 1) * ah : 0, &s->h2, s->ldh2, 0);
+		add_weight(c, apart ? &sliced : &trunk2, DQN_V1 + 2 * h, &s->dhead, s->ldhead, h ? vh + (h - 1) * ah : 0, &s->h2, s->ldh2, 0);
 
 	add_input(c, &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->dh1, &s->h1, s->ldh1, 0);
-	add_weight(c, &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
-	add_weight(c, &input, DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
+	add_weight(c, apart ? &sliced : &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
+	add_weight(c, apart ? &sliced : &input, DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
 
-	if ((rc = gemm_launch(c, &heads, s->grad_tile, "launch of backward heads 2", st)) ||
-	    (rc = gemm_launch(c, &trunk2, s->grad_tile, "launch of backward heads 1", st)) ||
-	    (rc = gemm_launch(c, &trunk1, s->grad_tile, "launch of backward trunk 2", st)) ||
-	    (rc = gemm_launch(c, &input, s->grad_tile, "launch of backward trunk 1", st)))
+	const int tile = apart ? 0 : s->grad_tile;
+	if ((rc = gemm_launch(c, &heads, tile, "launch of backward heads 2", st)) ||
+	    (rc = gemm_launch(c, &trunk2, tile, "launch of backward heads 1", st)) ||
+	    (rc = gemm_launch(c, &trunk1, tile, "launch of backward trunk 2", st)))
 		return rc;
+	if (!apart)
+		return gemm_launch(c, &input, tile, "launch of backward trunk 1", st);
+	sliced.slices = s->slices;
+	sliced.slice_k = CUDA_SLICE_ROWS;
+	sliced.slice_bytes = (size_t)d->params * 4;
+	rc = gemm_launch(c, &sliced, s->grad_tile, "launch of weight gradients", st);
+	if (rc)
+		return rc;
+	CUDA_TRY(cuda_launch(c, k_slices, dim3(s->parts, 1, d->P), CUDA_SUM_THREADS, 0, cuda_at<float>(c, &s->slice), s->slice.stride, s->slices,
+	                     cuda_tensor<float>(c, T_GRAD), d->params, cuda_at<double>(c, &s->part), s->part.stride));
 	return 0;
 }

@@ -54,6 +54,7 @@ struct cuda_exec {
 	void *h_slots;            /* pinned arena behind the slots */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
+	int wide;                 /* blocks may have the shared memory of 128 x 128 tiles */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
 };
 
@@ -113,9 +114,12 @@ int cuda_dqn_insert(struct exec *x, struct fh_status *st);
 
 /* Parts of the fused step, learn.cu. */
 int cuda_learn(struct cuda_exec *c, struct fh_status *st);
+int cuda_collect(struct cuda_exec *c, struct fh_status *st);                            /* collect.cu */
+int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st);                     /* forward.cu */
 int cuda_draw(struct cuda_exec *c, struct fh_status *st);                                /* replay.cu */
 int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);
 int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st);
+int cuda_insert(struct cuda_exec *c, int estat_blocks, struct fh_status *st);
 int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st);                     /* loss.cu */
 
 #endif

@@ -59,16 +59,13 @@ int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const 
 
 	for (int i = 0; i < passes; i++) {
 		const struct pass *p = &pass[i];
-		int out = 0;
-
 		add(c, &l1, p, DQN_S1, b->x, s->ldx, p->x_row, 0, b->h1, s->ldh1, 0, 1, 0);
 		add(c, &l2, p, DQN_S2, b->h1, s->ldh1, p->row, 0, b->h2, s->ldh2, 0, 1, 0);
 		for (int h = 0; h <= d->D; h++) { /* the value head, then the branches */
 			int col = h ? vh + (h - 1) * ah : 0, layer = DQN_V1 + 2 * h;
 
 			add(c, &l3, p, layer, b->h2, s->ldh2, p->row, 0, b->head, s->ldhead, col, 1, 0);
-			add(c, &l4, p, layer + 1, b->head, s->ldhead, p->row, col, b->out, d->outs, out, 0, 1);
-			out += d->layer[layer + 1].out;
+			add(c, &l4, p, layer + 1, b->head, s->ldhead, p->row, col, b->out, s->ldo, s->seg[h], 0, 1);
 		}
 	}
 	int rc = gemm_launch(c, &l1, 0, "launch of forward layer 1", st);
@@ -92,22 +89,23 @@ template <typename T> __global__ void k_narrow(const float *src, T *dst, size_t 
 }
 
 /* One warp an environment: Q of every action of every branch, argmax. */
-template <int L>
-__global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, const struct dqn_clock *clock, const __grid_constant__ struct dqn_dims d)
+template <int A, int L>
+__global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, const struct dqn_clock *clock, const __grid_constant__ struct dqn_dims d,
+                         const __grid_constant__ struct cuda_scratch s)
 {
 	const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31, z = blockIdx.z;
 	if (warp >= d.N)
 		return;
-	const float *v = (const float *)((const char *)out + z * out_trial) + (size_t)warp * d.outs, *adv = v + d.NA;
+	const float *v = (const float *)((const char *)out + z * out_trial) + (size_t)warp * s.ldo;
 	const struct head_support zs = head_support_of(&clock[z], d.NA);
 	for (int b = 0; b < d.D; b++) {
-		struct head_row<L> row;
+		struct head_row<A, L> row;
 
-		head_load(row, v, adv, d.A[b], d.NA, lane);
+		head_load(row, v, v + s.seg[1 + b], d.A[b], d.NA, lane);
+		head_combine(row, d.A[b]);
 		const int best = head_greedy(row, d.A[b], d.NA, zs, lane);
 		if (lane == 0)
 			action[((size_t)z * d.N + warp) * d.D + b] = best;
-		adv += d.A[b] * d.NA;
 	}
 }
 
@@ -123,29 +121,35 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 	return net_forward(c, pass, 2, &b, st);
 }
 
+/* T_OBS through the online network into pout. */
+int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	const struct pass pass = {0, d->N, 0, 0};
+	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
+	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
+
+	if (d->precision == FH_PRECISION_BF16)
+		k_narrow<<<grid, 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px), c->s.px.stride, d->N, d->SD, c->s.ldx);
+	else
+		k_narrow<<<grid, 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px), c->s.px.stride, d->N, d->SD, c->s.ldx);
+	CUDA_LAUNCHED("narrow");
+	return net_forward(c, &pass, 1, &b, st);
+}
+
 int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
-	const struct pass pass = {0, d->N, 0, 0};
-	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
-	const int blocks = (int)(((size_t)d->N * d->SD + 255) / 256);
+	int rc = cuda_policy_forward(c, st);
 
-	if (d->precision == FH_PRECISION_BF16)
-		k_narrow<<<dim3(blocks, 1, d->P), 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px),
-		                                                      c->s.px.stride, d->N, d->SD, c->s.ldx);
-	else
-		k_narrow<<<dim3(blocks, 1, d->P), 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px),
-		                                                      c->s.px.stride, d->N, d->SD, c->s.ldx);
-	CUDA_LAUNCHED("narrow");
-	int rc = net_forward(c, &pass, 1, &b, st);
 	if (rc)
 		return rc;
-#define GREEDY(L)                                                                                                        \
-	(k_greedy<L><<<dim3((d->N + 7) / 8, 1, d->P), 256, 0, c->stream>>>(cuda_at<float>(c, &c->s.pout), c->s.pout.stride,      \
+#define GREEDY(A, L)                                                                                                      \
+	(k_greedy<A, L><<<dim3((d->N + 7) / 8, 1, d->P), 256, 0, c->stream>>>(cuda_at<float>(c, &c->s.pout), c->s.pout.stride,      \
 	                                                                 cuda_tensor<int32_t>(c, T_ACTION),                    \
-	                                                                 cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d))
-	HEAD_DISPATCH(d->NA, GREEDY);
+	                                                                 cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d, c->s))
+	HEAD_DISPATCH(head_actions(d), d->NA, GREEDY);
 	CUDA_LAUNCHED("greedy");
 	return 0;
 }

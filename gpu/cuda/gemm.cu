@@ -8,38 +8,47 @@
 
 namespace {
 
-enum { THREADS = 128, BK = 64 };
+enum { BK = 64 };
+
+/* Warps of a block over a tile: 2 x 2 up to 64 x 64, 2 x 4 beyond. */
+template <int BN> struct team { enum { M = 2, N = BN > 64 ? 4 : 2, THREADS = 32 * M * N }; };
 
 template <typename T> struct tile_k { enum { PAD = 16 / sizeof(T) }; }; /* 16 bytes keep rows aligned and spread banks */
 
-__device__ __forceinline__ void copy16(void *s, const void *g)
+/* 16 bytes to shared memory of which the first `valid` come from g, the rest are zeros. */
+__device__ __forceinline__ void copy16(void *s, const void *g, int valid)
 {
 	unsigned a = (unsigned)__cvta_generic_to_shared(s);
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(a), "l"(g));
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(a), "l"(g), "r"(valid));
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
-__device__ __forceinline__ float zero_of(float) { return 0.f; }
-__device__ __forceinline__ __nv_bfloat16 zero_of(__nv_bfloat16) { return __float2bfloat16(0.f); }
+/* One operand as a block sees it: `rows` x `cols` from (row0, col) of a matrix whose rows lie ld apart. */
+template <typename T> struct operand { const T *p; int ld; bool wide; };
 
-/* Stage `rows` x `cols` (cols contiguous in memory) of a matrix into shared memory with row length `lds`; what lies
- * outside [row_end, col_end) becomes zero. */
-template <typename T, int ROWS, int COLS, int LDS>
-__device__ __forceinline__ void stage(T *s, const T *g, int ld, int row0, int row_end, int col0, int col_end, bool wide)
+/* ROWS x COLS (columns contiguous in memory) into shared memory with row length LDS; what lies outside [row_end,
+ * col_end) becomes zero. Rows that start on 16-byte boundaries are asked for 16 bytes at a time. */
+template <typename T, int ROWS, int COLS, int LDS, int THREADS>
+__device__ __forceinline__ void stage(T *s, operand<T> g, int row0, int row_end, int col0, int col_end)
 {
-	enum { V = 16 / sizeof(T), PER_ROW = COLS / V };
-	for (int i = threadIdx.x; i < ROWS * PER_ROW; i += THREADS) {
-		int r = i / PER_ROW, c = (i % PER_ROW) * V;
-		T *to = s + r * LDS + c;
-		if (wide && row0 + r < row_end && col0 + c + V <= col_end) {
-			copy16(to, g + (size_t)(row0 + r) * ld + col0 + c);
-		} else {
+	enum { V = 16 / sizeof(T), PER_ROW = COLS / V, STEPS = (ROWS * PER_ROW + THREADS - 1) / THREADS };
+	if (g.wide) {
 #pragma unroll
-			for (int v = 0; v < V; v++)
-				to[v] = row0 + r < row_end && col0 + c + v < col_end ? g[(size_t)(row0 + r) * ld + col0 + c + v]
-				                                                       : zero_of(T());
+		for (int i = 0; i < STEPS; i++) {
+			const int at = threadIdx.x + i * THREADS, r = at / PER_ROW, c = at % PER_ROW * V;
+			if (ROWS * PER_ROW % THREADS && at >= ROWS * PER_ROW)
+				break;
+			const int left = (col_end - col0 - c) * (int)sizeof(T);
+			const bool in = row0 + r < row_end && left > 0;
+			copy16(s + r * LDS + c, in ? g.p + (size_t)(row0 + r) * g.ld + col0 + c : g.p, in ? min(left, 16) : 0);
 		}
+		return;
+	}
+#pragma unroll 1
+	for (int at = threadIdx.x; at < ROWS * COLS; at += THREADS) {
+		const int r = at / COLS, c = at % COLS;
+		s[r * LDS + c] = row0 + r < row_end && col0 + c < col_end ? g.p[(size_t)(row0 + r) * g.ld + col0 + c] : (T)0.f;
 	}
 }
 
@@ -156,19 +165,30 @@ __device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const
 
 __device__ __forceinline__ float rectify(float v) { return v > 0.f ? v : (v == v ? 0.f : v); } /* NaN stays visible to the guard */
 
-/* The epilogue of two neighbouring columns n, n + 1 of row m (n + 1 may lie outside). */
-template <typename T>
-__device__ __forceinline__ void finish(const struct gemm &g, char *c, const T *mask, int m, int n, float v0, float v1)
+/* What a tile's results go through, in registers: fetched from the launch's description once. */
+template <typename T> struct epilogue {
+	char *c;
+	const T *mask;
+	const float *bias;
+	int m, n, ldc, ldmask;
+	bool relu, f32;
+};
+
+/* Two neighbouring columns n, n + 1 of row m (n + 1 may lie outside). */
+template <typename T> __device__ __forceinline__ void finish(const epilogue<T> &e, int m, int n, float v0, float v1)
 {
-	const bool two = n + 1 < g.n;
-	if (g.relu)
+	const bool two = n + 1 < e.n;
+	const size_t at = (size_t)m * e.ldc + n;
+
+	if (e.relu)
 		v0 = rectify(v0), v1 = rectify(v1);
-	if (mask) {
-		v0 = (float)mask[(size_t)m * g.ldmask + n] > 0.f ? v0 : 0.f;
-		v1 = two && (float)mask[(size_t)m * g.ldmask + n + 1] > 0.f ? v1 : 0.f;
+	if (e.mask) {
+		const T *mask = e.mask + (size_t)m * e.ldmask + n;
+		v0 = (float)mask[0] > 0.f ? v0 : 0.f;
+		v1 = two && (float)mask[1] > 0.f ? v1 : 0.f;
 	}
-	if (g.c_f32 || sizeof(T) == 4) {
-		float *to = (float *)c + (size_t)m * g.ldc + n;
+	if (e.f32) {
+		float *to = (float *)e.c + at;
 		if (two && ((size_t)to & 7) == 0) {
 			*(float2 *)to = make_float2(v0, v1);
 		} else {
@@ -177,7 +197,7 @@ __device__ __forceinline__ void finish(const struct gemm &g, char *c, const T *m
 				to[1] = v1;
 		}
 	} else {
-		__nv_bfloat16 *to = (__nv_bfloat16 *)c + (size_t)m * g.ldc + n;
+		__nv_bfloat16 *to = (__nv_bfloat16 *)e.c + at;
 		if (two && ((size_t)to & 3) == 0) {
 			*(__nv_bfloat162 *)to = __floats2bfloat162_rn(v0, v1);
 		} else {
@@ -190,7 +210,7 @@ __device__ __forceinline__ void finish(const struct gemm &g, char *c, const T *m
 
 /* Shared memory of one stage of the ring, in elements: the larger of both orientations of each operand. */
 template <typename T, int BM, int BN> struct ring {
-	enum { STAGES = sizeof(T) == 2 ? 4 : 2 }; /* F32 tiles of 64 must fit into the 99 KB of an sm_86 block */
+	enum { STAGES = sizeof(T) == 4 ? 2 : BN > 64 ? 3 : 4 }; /* F32 tiles of 64 must fit into the 99 KB of an sm_86 block */
 	enum { PAD = tile_k<T>::PAD };
 	enum { A_ROW = BM * (BK + PAD), A_COL = BK * (BM + PAD), A = A_ROW > A_COL ? A_ROW : A_COL };
 	enum { B_ROW = BN * (BK + PAD), B_COL = BK * (BN + PAD), B = B_ROW > B_COL ? B_ROW : B_COL };
@@ -199,12 +219,12 @@ template <typename T, int BM, int BN> struct ring {
 
 /* The column sums of a tile (a bias gradient), and the sum of squares of all that the tile wrote, in a fixed order. */
 template <int MI, int NI, int BM>
-__device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const float *sum, bool column, int index, int m0, int n0,
-                           int m, int n, float *shared)
+__device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const float *sum, bool column, int index, size_t slice_offset, int m0, int m, int n,
+                           float *shared)
 {
 	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z;
 	double square = 0.0, *total = (double *)shared;
-	float *rows = shared + 2 * THREADS / 32; /* [4][BM] behind the warps' totals */
+	float *rows = shared + 8; /* [4][BM] behind the four warps' totals */
 
 #pragma unroll
 	for (int i = 0; i < MI; i++)
@@ -223,10 +243,12 @@ __device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const floa
 		if (threadIdx.x < BM && m0 + (int)threadIdx.x < g.m) {
 			const float b = (rows[threadIdx.x] + rows[BM + threadIdx.x]) + (rows[2 * BM + threadIdx.x] + rows[3 * BM + threadIdx.x]);
 
-			((float *)((char *)g.column + z * g.column_trial))[m0 + threadIdx.x] = b;
+			((float *)((char *)g.column + z * g.column_trial + slice_offset))[m0 + threadIdx.x] = b;
 			square += (double)b * b;
 		}
 	}
+	if (!g.part)
+		return;
 #pragma unroll
 	for (int o = 16; o; o >>= 1)
 		square += __shfl_xor_sync(0xffffffffu, square, o);
@@ -241,120 +263,134 @@ __device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const floa
  * as a whole before the first product waits. With `early`, B (weights, which the launch before does not write) is asked
  * for before that launch is known to be complete. */
 template <int MODE, typename T, bool AT, bool BT, int BM, int BN>
-__device__ __forceinline__ void tile(const struct gemm &g, int index, T *shared)
+__device__ __forceinline__ void tile(const struct gemm &g, int index, int slice_k, size_t slice_offset, T *shared)
 {
 	typedef ring<T, BM, BN> R;
 	enum { STAGES = R::STAGES, LDA = (AT ? BM : BK) + R::PAD, LDB = (BT ? BN : BK) + R::PAD };
-	enum { WARPS_N = 2, MI = BM / 2 / 16, NI = BN / WARPS_N / 8 };
-	const int m0 = index / g.tiles_n * BM, n0 = index % g.tiles_n * BN, z = blockIdx.z;
-	const T *a = (const T *)((const char *)g.a + z * g.a_trial);
-	const bool wide_a = (g.lda * sizeof(T)) % 16 == 0 && ((size_t)a & 15) == 0, wide_b0 = (g.ldb * sizeof(T)) % 16 == 0;
-	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / 2), wn = warp % WARPS_N * (BN / WARPS_N);
+	enum { WARPS_N = team<BN>::N, THREADS = team<BN>::THREADS, MI = BM / team<BN>::M / 16, NI = BN / WARPS_N / 8 };
+	const int m0 = index / g.tiles_n * BM, n0 = index % g.tiles_n * BN, z = blockIdx.z, gm = g.m, gn = g.n, segments = g.segments;
+	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / team<BN>::M), wn = warp % WARPS_N * (BN / WARPS_N);
+	const bool early = g.early;
+	const size_t b_trial = z * g.b_trial;
+	operand<T> a = {(const T *)((const char *)g.a + z * g.a_trial), g.lda, false}, b = {nullptr, g.ldb, false};
+	a.wide = a.ld * sizeof(T) % 16 == 0 && ((size_t)a.p & 15) == 0;
+	const bool wide_b = b.ld * sizeof(T) % 16 == 0;
 	T *sa = shared, *sb = shared + R::A * STAGES;
 	float acc[MI][NI][4] = {};
 
-	int total = 0;
-	for (int i = 0; i < g.segments; i++)
+	/* this plane's part of the sum: steps [step0, step0 + total) */
+	int total = 0, step0 = 0;
+	for (int i = 0; i < segments; i++)
 		total += (g.seg[i].k + BK - 1) / BK;
-	auto find = [&](int step, int &i, int &k0) {
-		i = 0;
-		while (step >= (g.seg[i].k + BK - 1) / BK)
-			step -= (g.seg[i++].k + BK - 1) / BK;
-		k0 = step * BK;
+	if (slice_k) {
+		step0 = blockIdx.y * (slice_k / BK);
+		total = min(total - step0, slice_k / BK);
+	}
+	/* The segment that a step lies in: most products have one, so it is looked for only when a step leaves it. Both
+	 * operands of a step are asked for one after the other or, early, all of B first. */
+	struct where { int seg, first, k, a; const T *b; };
+	auto enter = [&](int seg, int first) -> where { return {seg, first, g.seg[seg].k, g.seg[seg].a, (const T *)((const char *)g.seg[seg].b + b_trial)}; };
+	auto reach = [&](where &w, int step) {
+		while (step - w.first >= (w.k + BK - 1) / BK)
+			w = enter(w.seg + 1, w.first + (w.k + BK - 1) / BK);
 	};
-	auto load_a = [&](int step) {
-		int i, k0;
-		find(step, i, k0);
-		const int kend = g.seg[i].k, base = g.seg[i].a;
+	auto load_a = [&](where &w, int step) {
+		reach(w, step + step0);
+		const int k0 = (step + step0 - w.first) * BK;
+		operand<T> from = a;
 		T *to = sa + step % STAGES * R::A;
-		if (AT)
-			stage<T, BK, BM, LDA>(to, a + (size_t)base * g.lda, g.lda, k0, kend, m0, g.m, wide_a);
-		else
-			stage<T, BM, BK, LDA>(to, a + base, g.lda, m0, g.m, k0, kend, wide_a && base * sizeof(T) % 16 == 0);
+		if (AT) {
+			from.p += (size_t)w.a * a.ld;
+			stage<T, BK, BM, LDA, THREADS>(to, from, k0, w.k, m0, gm);
+		} else {
+			from.p += w.a;
+			from.wide = a.wide && w.a * sizeof(T) % 16 == 0;
+			stage<T, BM, BK, LDA, THREADS>(to, from, m0, gm, k0, w.k);
+		}
 	};
-	auto load_b = [&](int step) {
-		int i, k0;
-		find(step, i, k0);
-		const int kend = g.seg[i].k;
-		const T *b = (const T *)((const char *)g.seg[i].b + z * g.b_trial);
-		const bool wide_b = wide_b0 && ((size_t)b & 15) == 0;
+	auto load_b = [&](where &w, int step) {
+		reach(w, step + step0);
+		const int k0 = (step + step0 - w.first) * BK;
+		const operand<T> from = {w.b, b.ld, wide_b && ((size_t)w.b & 15) == 0};
 		T *to = sb + step % STAGES * R::B;
 		if (BT)
-			stage<T, BK, BN, LDB>(to, b, g.ldb, k0, kend, n0, g.n, wide_b);
+			stage<T, BK, BN, LDB, THREADS>(to, from, k0, w.k, n0, gn);
 		else
-			stage<T, BN, BK, LDB>(to, b, g.ldb, n0, g.n, k0, kend, wide_b);
+			stage<T, BN, BK, LDB, THREADS>(to, from, n0, gn, k0, w.k);
 	};
-	if (g.early)
+	where wa = enter(0, 0), wb = wa;
+	if (early)
 		for (int step = 0; step < STAGES && step < total; step++)
-			load_b(step);
+			load_b(wb, step);
 	cuda_wait_before();
 	cuda_let_next();
 	for (int step = 0; step < STAGES; step++) { /* every stage is a group, empty ones included, so that waits count alike */
 		if (step < total) {
-			if (!g.early)
-				load_b(step);
-			load_a(step);
+			if (!early)
+				load_b(wb, step);
+			load_a(wa, step);
 		}
 		copy_commit();
 	}
 	const bool column = AT && g.column && n0 == 0;
 	float sum[BM / 32] = {};
 	for (int step = 0; step < total; step++) {
+		const int at = step % STAGES;
+
 		copy_wait<STAGES - 1>();
 		__syncthreads();
 		if (column) { /* warp w adds rows 16w..16w+15 of each step */
-			const T *from = sa + step % STAGES * R::A + warp * (BK / 4) * LDA + (threadIdx.x & 31);
+			const T *from = sa + at * R::A + warp * (BK / 4) * LDA + (threadIdx.x & 31);
 #pragma unroll
 			for (int k = 0; k < BK / 4; k++)
 #pragma unroll
 				for (int e = 0; e < BM / 32; e++)
 					sum[e] += (float)from[k * LDA + e * 32];
 		}
-		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa + step % STAGES * R::A, sb + step % STAGES * R::B, wm, wn);
+		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa + at * R::A, sb + at * R::B, wm, wn);
 		if (step + STAGES < total) {
 			__syncthreads();
-			load_a(step + STAGES);
-			load_b(step + STAGES);
+			load_a(wa, step + STAGES);
+			load_b(wb, step + STAGES);
 		}
 		copy_commit();
 	}
 
-	const int lane = threadIdx.x & 31, row = lane >> 2, col = (lane & 3) * 2;
-	const float *bias = g.bias ? (const float *)((const char *)g.bias + z * g.bias_trial) : nullptr;
-	const T *mask = g.mask ? (const T *)((const char *)g.mask + z * g.mask_trial) : nullptr;
-	char *c = (char *)g.c + z * g.c_trial;
+	const int row = m0 + wm + (threadIdx.x & 31) / 4, col = n0 + wn + (threadIdx.x & 3) * 2;
+	const epilogue<T> e = {(char *)g.c + z * g.c_trial + slice_offset, g.mask ? (const T *)((const char *)g.mask + z * g.mask_trial) : nullptr,
+	                       g.bias ? (const float *)((const char *)g.bias + z * g.bias_trial) : nullptr, gm, gn, g.ldc, g.ldmask,
+	                       g.relu != 0, g.c_f32 || sizeof(T) == 4};
 #pragma unroll
 	for (int j = 0; j < NI; j++) {
-		const int n = n0 + wn + j * 8 + col;
-		const float b0 = bias && n < g.n ? bias[n] : 0.f, b1 = bias && n + 1 < g.n ? bias[n + 1] : 0.f;
+		const int n = col + j * 8;
+		const float b0 = e.bias && n < gn ? e.bias[n] : 0.f, b1 = e.bias && n + 1 < gn ? e.bias[n + 1] : 0.f;
 #pragma unroll
 		for (int i = 0; i < MI; i++)
 #pragma unroll
-			for (int half = 0; half < 2; half++) {
-				const int m = m0 + wm + i * 16 + row + half * 8;
-				if (m < g.m && n < g.n)
-					finish<T>(g, c, mask, m, n, acc[i][j][half * 2] + b0, acc[i][j][half * 2 + 1] + b1);
-			}
+			for (int half = 0; half < 2; half++)
+				if (row + i * 16 + half * 8 < gm && n < gn)
+					finish(e, row + i * 16 + half * 8, n, acc[i][j][half * 2] + b0, acc[i][j][half * 2 + 1] + b1);
 	}
-	if (AT && g.part)
-		leave_sums<MI, NI, BM>(g, acc, sum, column, index, m0, n0, m0 + wm + row, n0 + wn + col, (float *)shared);
+	if (AT && g.column)
+		leave_sums<MI, NI, BM>(g, acc, sum, column, index, slice_offset, m0, row, col, (float *)shared);
 }
 
 template <int MODE, typename T, int BM, int BN>
-__global__ void __launch_bounds__(THREADS) k_gemm_group(const __grid_constant__ struct gemm_group group)
+__global__ void __launch_bounds__(team<BN>::THREADS) k_gemm_group(const __grid_constant__ struct gemm_group group)
 {
 	extern __shared__ __align__(16) char shared[];
 	int p = 0;
-	while (p + 1 < group.count && (int)blockIdx.x >= group.g[p + 1].first)
+	while (p + 1 < group.count && (int)blockIdx.x >= group.first[p + 1])
 		p++;
 	const struct gemm &g = group.g[p];
-	const int index = blockIdx.x - g.first;
+	const int index = blockIdx.x - group.first[p];
+	const size_t slice_offset = blockIdx.y * group.slice_bytes;
 	if (!g.a_t && !g.b_t)
-		tile<MODE, T, false, false, BM, BN>(g, index, (T *)shared);
+		tile<MODE, T, false, false, BM, BN>(g, index, group.slice_k, slice_offset, (T *)shared);
 	else if (!g.a_t)
-		tile<MODE, T, false, true, BM, BN>(g, index, (T *)shared);
-	else
-		tile<MODE, T, true, true, BM, BN>(g, index, (T *)shared);
+		tile<MODE, T, false, true, BM, BN>(g, index, group.slice_k, slice_offset, (T *)shared);
+	else if constexpr (BN <= 64)
+		tile<MODE, T, true, true, BM, BN>(g, index, group.slice_k, slice_offset, (T *)shared);
 }
 
 template <int MODE, typename T, int BM, int BN>
@@ -365,40 +401,48 @@ cudaError_t launch_tiles(struct cuda_exec *c, const struct gemm_group *g, dim3 g
 		cudaFuncSetAttribute(k_gemm_group<MODE, T, BM, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
 	if (ready != cudaSuccess)
 		return ready;
-	return cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, THREADS, BYTES, *g);
+	return cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, team<BN>::THREADS, BYTES, *g);
 }
 
-int count_tiles(struct gemm_group *g, int bm, int bn)
+int count_tiles(struct gemm_group *g, int tile)
 {
 	int tiles = 0;
+
 	for (int i = 0; i < g->count; i++) {
-		g->g[i].first = tiles;
-		g->g[i].tiles_n = (g->g[i].n + bn - 1) / bn;
-		tiles += (g->g[i].m + bm - 1) / bm * g->g[i].tiles_n;
+		g->first[i] = tiles;
+		g->g[i].tiles_n = cuda_tiles(g->g[i].n, tile);
+		tiles += cuda_tiles(g->g[i].m, tile) * g->g[i].tiles_n;
 	}
 	return tiles;
+}
+
+template <int MODE, typename T>
+cudaError_t launch_mode(struct cuda_exec *c, const struct gemm_group *g, int tile, dim3 grid)
+{
+	if constexpr (MODE == GEMM_BF16)
+		if (tile == 128)
+			return launch_tiles<MODE, T, 128, 128>(c, g, grid);
+	return tile == 32 ? launch_tiles<MODE, T, 32, 32>(c, g, grid) : launch_tiles<MODE, T, 64, 64>(c, g, grid);
 }
 
 } // namespace
 
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st)
 {
-	const int P = c->dims.P;
+	const int P = c->dims.P, slices = g->slices > 1 ? g->slices : 1;
 	cudaError_t e;
-	int tiles = count_tiles(g, 64, 64);
 
 	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */
 	if (!tile)
-		tile = (long)tiles * P >= 264 ? 64 : 32;
-	if (tile == 32)
-		tiles = count_tiles(g, 32, 32);
-	const dim3 grid(tiles, 1, P);
+		tile = c->dims.precision == FH_PRECISION_BF16 && c->wide && (long)count_tiles(g, 128) * P >= 264 ? 128 :
+		       (long)count_tiles(g, 64) * P >= 264 ? 64 : 32;
+	const dim3 grid(count_tiles(g, tile), slices, P);
 
 	if (c->dims.precision == FH_PRECISION_BF16)
-		e = tile == 64 ? launch_tiles<GEMM_BF16, __nv_bfloat16, 64, 64>(c, g, grid) : launch_tiles<GEMM_BF16, __nv_bfloat16, 32, 32>(c, g, grid);
+		e = launch_mode<GEMM_BF16, __nv_bfloat16>(c, g, tile, grid);
 	else if (c->dims.precision == FH_PRECISION_TF32)
-		e = tile == 64 ? launch_tiles<GEMM_TF32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_TF32, float, 32, 32>(c, g, grid);
+		e = launch_mode<GEMM_TF32, float>(c, g, tile, grid);
 	else
-		e = tile == 64 ? launch_tiles<GEMM_F32, float, 64, 64>(c, g, grid) : launch_tiles<GEMM_F32, float, 32, 32>(c, g, grid);
+		e = launch_mode<GEMM_F32, float>(c, g, tile, grid);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }

@@ -32,12 +32,20 @@ struct gemm {
 	float *column;                 /* with a_t: [m] gets sum_k A(m, k) (a bias gradient), NULL: none */
 	double *part;                  /* with c_f32: each tile leaves the sum of squares of what it wrote (column included) */
 	size_t column_trial, part_trial; /* bytes */
-	int first, tiles_n;            /* filled by gemm_launch */
+	int tiles_n;                   /* filled by gemm_launch */
 };
 
-struct gemm_group { int count; struct gemm g[GEMM_GROUP]; };
+/* slices > 1: the sum over k (of products with one segment) is cut into so many parts of slice_k elements, a grid plane
+ * each; part y goes to c + y * slice_bytes (column likewise), and whoever reads adds them up in order. */
+struct gemm_group {
+	int count;
+	int first[GEMM_GROUP];         /* first tile of each product, side by side: blocks look themselves up. By gemm_launch */
+	int slices, slice_k;
+	size_t slice_bytes;
+	struct gemm g[GEMM_GROUP];
+};
 
-/* tile: 32 or 64, 0 chooses (the choice changes no bit of C, but it does change the partition behind `part`). `what` names
+/* tile: 32, 64 or (plain epilogues only) 128, 0 chooses (the choice changes no bit of C, but it does change the partition behind `part`). `what` names
  * the launch in errors. */
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st);
 

@@ -8,7 +8,7 @@
 #include "gpu/cuda/exec.h"
 
 #define HEAD_ATOMS_MAX 256
-#define HEAD_ACTIONS_MAX 8 /* of one branch, in registers */
+#define HEAD_ACTIONS_MAX 8 /* of one branch */
 
 struct head_support { float v_min, v_max, dz; }; /* z_i = v_min + i dz */
 
@@ -17,112 +17,119 @@ __device__ __forceinline__ struct head_support head_support_of(const struct dqn_
 	return {(float)c->v_min, (float)c->v_max, (float)((c->v_max - c->v_min) / (atoms - 1))};
 }
 
-__device__ __forceinline__ float warp_sum(float x)
+/* The sums (the maxima) of n numbers over the warp, step by step side by side: n chains hide each other's latency. */
+template <int N> __device__ __forceinline__ void warp_sums(float (&x)[N])
 {
 #pragma unroll
 	for (int o = 16; o; o >>= 1)
-		x += __shfl_xor_sync(0xffffffffu, x, o);
-	return x;
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x[k] += __shfl_xor_sync(0xffffffffu, x[k], o);
 }
-__device__ __forceinline__ float warp_max(float x)
+template <int N> __device__ __forceinline__ void warp_maxima(float (&x)[N])
 {
 #pragma unroll
 	for (int o = 16; o; o >>= 1)
-		x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
-	return x;
+#pragma unroll
+		for (int k = 0; k < N; k++)
+			x[k] = fmaxf(x[k], __shfl_xor_sync(0xffffffffu, x[k], o));
 }
 
-/* One branch of one row, dueling-combined: v = V - mean_a Adv, adv[a] raw. logits[a] = v + adv[a]. */
-template <int L> struct head_row {
-	float v[L], adv[HEAD_ACTIONS_MAX][L];
-};
+/* One branch of one row, dueling-combined: v = V - mean_a Adv, adv[a] raw. logits[a] = v + adv[a]. A: at least the
+ * branch's actions; those past its own hold zeros. */
+template <int A, int L> struct head_row { float v[L], adv[A][L]; };
 
-/* v [NA], adv [A, NA]. Lanes past the last atom hold zeros. */
-template <int L>
-__device__ __forceinline__ void head_load(struct head_row<L> &r, const float *v, const float *adv, int actions, int atoms, int lane)
+/* v [NA], adv [actions, NA]. Lanes past the last atom hold zeros. */
+template <int A, int L>
+__device__ __forceinline__ void head_load(struct head_row<A, L> &r, const float *v, const float *adv, int actions, int atoms, int lane)
 {
 #pragma unroll
 	for (int k = 0; k < L; k++) {
 		const int i = lane + 32 * k;
-		const bool in = i < atoms;
-		float sum = 0.f;
 
-		r.v[k] = in ? v[i] : 0.f;
+		r.v[k] = i < atoms ? v[i] : 0.f;
 #pragma unroll
-		for (int a = 0; a < HEAD_ACTIONS_MAX; a++)
-			r.adv[a][k] = in && a < actions ? adv[a * atoms + i] : 0.f;
+		for (int a = 0; a < A; a++)
+			r.adv[a][k] = i < atoms && a < actions ? adv[a * atoms + i] : 0.f;
+	}
+}
+template <int A, int L> __device__ __forceinline__ void head_combine(struct head_row<A, L> &r, int actions)
+{
+	const float share = 1.f / actions;
 #pragma unroll
-		for (int a = 0; a < HEAD_ACTIONS_MAX; a++)
+	for (int k = 0; k < L; k++) {
+		float sum = 0.f;
+#pragma unroll
+		for (int a = 0; a < A; a++)
 			sum += r.adv[a][k];
-		r.v[k] -= sum / actions;
+		r.v[k] -= sum * share;
 	}
 }
 
 /* Logits of action a (a run-time index: selected without leaving registers); -inf past the last atom. */
-template <int L>
-__device__ __forceinline__ void head_logits(const struct head_row<L> &r, int a, int atoms, int lane, float x[L])
+template <int A, int L>
+__device__ __forceinline__ void head_logits(const struct head_row<A, L> &r, int a, int atoms, int lane, float (&x)[L])
 {
 #pragma unroll
 	for (int k = 0; k < L; k++) {
 		float y = r.adv[0][k];
 #pragma unroll
-		for (int b = 1; b < HEAD_ACTIONS_MAX; b++)
+		for (int b = 1; b < A; b++)
 			y = a == b ? r.adv[b][k] : y;
 		x[k] = lane + 32 * k < atoms ? r.v[k] + y : -INFINITY;
 	}
 }
 
-/* x <- exp(x - max); returns the sum, *top the max. A NaN among the logits gives a NaN sum. */
-template <int L> __device__ __forceinline__ float head_exp(float x[L], float *top)
+/* argmax_a Q(a), Q(a) = sum_i z_i softmax_i, the lowest index on a tie. All actions side by side. */
+template <int A, int L>
+__device__ __forceinline__ int head_greedy(const struct head_row<A, L> &r, int actions, int atoms, struct head_support s, int lane)
 {
-	float m = x[0], sum = 0.f;
+	float top[A], sum[2 * A];
 #pragma unroll
-	for (int k = 1; k < L; k++)
-		m = fmaxf(m, x[k]);
-	m = warp_max(m);
+	for (int a = 0; a < A; a++) {
+		top[a] = -INFINITY;
 #pragma unroll
-	for (int k = 0; k < L; k++) {
-		x[k] = expf(x[k] - m);
-		sum += x[k];
+		for (int k = 0; k < L; k++)
+			top[a] = lane + 32 * k < atoms ? fmaxf(top[a], r.v[k] + r.adv[a][k]) : top[a];
 	}
-	*top = m;
-	return warp_sum(sum);
-}
-
-/* Q(a) = sum_i z_i p_i */
-template <int L>
-__device__ __forceinline__ float head_q(const struct head_row<L> &r, int a, int atoms, struct head_support s, int lane)
-{
-	float x[L], top, q = 0.f;
-
-	head_logits(r, a, atoms, lane, x);
-	const float sum = head_exp<L>(x, &top);
+	warp_maxima(top);
 #pragma unroll
-	for (int k = 0; k < L; k++)
-		q += x[k] * (s.v_min + (lane + 32 * k) * s.dz);
-	return warp_sum(q) / sum;
-}
+	for (int a = 0; a < A; a++) {
+		sum[a] = sum[A + a] = 0.f;
+#pragma unroll
+		for (int k = 0; k < L; k++) {
+			const float e = lane + 32 * k < atoms ? expf(r.v[k] + r.adv[a][k] - top[a]) : 0.f;
 
-/* argmax_a Q(a), the lowest index on a tie. */
-template <int L>
-__device__ __forceinline__ int head_greedy(const struct head_row<L> &r, int actions, int atoms, struct head_support s, int lane)
-{
+			sum[a] += e;
+			sum[A + a] += e * (s.v_min + (lane + 32 * k) * s.dz);
+		}
+	}
+	warp_sums(sum);
 	int best = 0;
-	float best_q = 0.f;
+	float best_q = sum[A] / sum[0];
 #pragma unroll
-	for (int a = 0; a < HEAD_ACTIONS_MAX; a++) {
-		if (a >= actions)
-			break;
-		const float q = head_q(r, a, atoms, s, lane);
+	for (int a = 1; a < A; a++) {
+		const float q = sum[A + a] / sum[a];
 
-		if (a == 0 || q > best_q)
+		if (a < actions && q > best_q)
 			best = a, best_q = q;
 	}
 	return best;
 }
 
-/* Calls f<L>(…) for the number of atoms a lane owns. */
-#define HEAD_DISPATCH(atoms, call)                                                                                       \
-	((atoms) <= 32 ? call(1) : (atoms) <= 64 ? call(2) : (atoms) <= 128 ? call(4) : call(8))
+/* f(A, L): actions a branch has at most, atoms a lane owns. */
+#define HEAD_DISPATCH_ATOMS(a, atoms, f) \
+	((atoms) <= 32 ? f(a, 1) : (atoms) <= 64 ? f(a, 2) : (atoms) <= 128 ? f(a, 4) : f(a, 8))
+#define HEAD_DISPATCH(actions, atoms, f) \
+	((actions) <= 5 ? HEAD_DISPATCH_ATOMS(5, atoms, f) : HEAD_DISPATCH_ATOMS(HEAD_ACTIONS_MAX, atoms, f))
+
+static inline int head_actions(const struct dqn_dims *d)
+{
+	int most = 0;
+
+	for (int b = 0; b < d->D; b++)
+		most = d->A[b] > most ? d->A[b] : most;
+	return most;
+}
 
 #endif

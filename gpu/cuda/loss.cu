@@ -8,7 +8,7 @@
 namespace {
 
 struct loss_args {
-	const float *out;         /* [3B, outs] */
+	const float *out;         /* [3B, ldo] */
 	void *dout;               /* low [B, ldo] */
 	size_t out_trial, dout_trial, stat_trial, raw_trial, top_trial;
 	const int32_t *a;         /* [B, D] */
@@ -21,29 +21,30 @@ struct loss_args {
 	struct dqn_dims d;
 };
 
-/* m (shared, [NA]) from p (shared, [NA]): atom j moves to b_j = (clamp(R + G z_j) - v_min)/dz; the part b_j - floor goes
- * up, the rest stays, and all of it when b_j is whole. Gathered per atom in the order of j: no mass is lost. */
+/* m from p (this lane's atoms each): atom j moves to b_j = (clamp(R + G z_j) - v_min)/dz; the part b_j - floor goes up, the
+ * rest stays, and all of it when b_j is whole. Through shared memory, gathered per atom in the order of j: no mass is
+ * lost, and the order is fixed. */
 template <int L>
-__device__ __forceinline__ void project(const float *p, float2 *pos, float R, float G, struct head_support s, int atoms, int lane, float m[L])
+__device__ __forceinline__ void project(const float (&p)[L], float4 *move, float R, float G, struct head_support s, int atoms, int lane, float (&m)[L])
 {
-	for (int j = lane; j < atoms; j += 32) {
-		const float tz = fminf(fmaxf(__fadd_rn(R, __fmul_rn(G, __fadd_rn(s.v_min, __fmul_rn((float)j, s.dz)))), s.v_min), s.v_max);
+#pragma unroll
+	for (int k = 0; k < L; k++) {
+		const float z = __fadd_rn(s.v_min, __fmul_rn((float)(lane + 32 * k), s.dz));
+		const float tz = fminf(fmaxf(__fadd_rn(R, __fmul_rn(G, z)), s.v_min), s.v_max);
 		const float b = fminf(fmaxf(__fdiv_rn(__fsub_rn(tz, s.v_min), s.dz), 0.f), (float)(atoms - 1)), lo = floorf(b), up = b - lo;
 
-		pos[j] = make_float2(lo, up);
+		move[lane + 32 * k] = make_float4(lo, p[k] * (1.f - up), p[k] * up, 0.f);
+		m[k] = 0.f;
 	}
 	__syncwarp();
-#pragma unroll
-	for (int k = 0; k < L; k++)
-		m[k] = 0.f;
+#pragma unroll 4
 	for (int j = 0; j < atoms; j++) {
-		const float2 b = pos[j];
-		const float stay = p[j] * (1.f - b.y), rise = p[j] * b.y;
+		const float4 b = move[j];
 #pragma unroll
 		for (int k = 0; k < L; k++) {
 			const float i = (float)(lane + 32 * k);
 
-			m[k] += b.x == i ? stay : b.x + 1.f == i ? rise : 0.f;
+			m[k] += b.x == i ? b.y : b.x + 1.f == i ? b.z : 0.f;
 		}
 	}
 }
@@ -62,95 +63,97 @@ __device__ __forceinline__ float normalised(const struct loss_args &x, int s, in
 	return (float)(((const double *)((const char *)x.raw + blockIdx.z * x.raw_trial))[s] / most);
 }
 
-template <typename T, int L> __global__ void k_loss(const __grid_constant__ struct loss_args x)
+template <typename T, int AM, int L> __global__ void k_loss(const __grid_constant__ struct loss_args x)
 {
-	extern __shared__ float shared[];
+	extern __shared__ float4 shared[];
 	const int s = blockIdx.x, z = blockIdx.z, b = threadIdx.x / 32, lane = threadIdx.x & 31;
 	const struct dqn_dims &d = x.d;
-	const int NA = d.NA, B = d.B, padded = 32 * L;
-	float2 *pos = (float2 *)shared + b * padded;
-	float *grad = shared + 2 * d.D * padded, *p = grad + d.D * padded + b * padded, *stat = grad + 2 * d.D * padded;
+	const int NA = d.NA, B = d.B, padded = 32 * L, A = d.A[b];
+	float4 *move = shared + b * padded;
+	float *grad = (float *)(shared + d.D * padded), *stat = grad + d.D * padded;
 	const struct head_support zs = head_support_of(&x.clock[z], NA);
-	int first = NA;
-	for (int k = 0; k < b; k++)
-		first += d.A[k] * NA;
+	const int first = x.seg[1 + b];
 
 	cuda_wait_before();
 	cuda_let_next();
 	const float *out = (const float *)((const char *)x.out + z * x.out_trial);
-	const float *on = out + (size_t)s * d.outs, *on2 = out + (size_t)(B + s) * d.outs, *tg2 = out + (size_t)(2 * B + s) * d.outs;
-	const int A = d.A[b], a = x.a[((size_t)z * B + s) * d.D + b];
+	const float *on = out + (size_t)s * x.ldo, *on2 = out + (size_t)(B + s) * x.ldo, *tg2 = out + (size_t)(2 * B + s) * x.ldo;
+	const int a = x.a[((size_t)z * B + s) * d.D + b];
 	const float R = x.R[(size_t)z * B + s], G = x.G[(size_t)z * B + s];
-	struct head_row<L> next, target, row;
+	struct head_row<AM, L> next, target, row;
 	head_load(next, on2, on2 + first, A, NA, lane);
 	head_load(target, tg2, tg2 + first, A, NA, lane);
 	head_load(row, on, on + first, A, NA, lane);
 	const float w = x.raw ? normalised(x, s, lane) : x.weight[(size_t)z * B + s];
+	head_combine(next, A);
+	head_combine(target, A);
+	head_combine(row, A);
 
-	/* a* by the online network at s', p* by the target's */
-	float v[L], logit[L], top;
+	/* a* by the online network at s' */
 	const int best = head_greedy(next, A, NA, zs, lane);
-	head_logits(target, best, NA, lane, v);
-	float sum = head_exp<L>(v, &top), q_target = 0.f, edge = 0.f;
-#pragma unroll
-	for (int k = 0; k < L; k++) {
-		p[lane + 32 * k] = v[k] / sum;
-		q_target += v[k] / sum * (zs.v_min + (lane + 32 * k) * zs.dz);
-	}
-	__syncwarp();
 
-	/* what the online network says of (s, a) */
+	/* softmax of the target's view of a*, and of what the online network says of (s, a), side by side */
+	float logit[L], v[L], u[L], top[2] = {-INFINITY, -INFINITY};
+	head_logits(target, best, NA, lane, u);
 	head_logits(row, a, NA, lane, logit);
 #pragma unroll
 	for (int k = 0; k < L; k++)
-		v[k] = logit[k];
-	sum = head_exp<L>(v, &top);
+		top[0] = fmaxf(top[0], u[k]), top[1] = fmaxf(top[1], logit[k]);
+	warp_maxima(top);
+	float sum[4] = {};
+#pragma unroll
+	for (int k = 0; k < L; k++) {
+		const float value = zs.v_min + (lane + 32 * k) * zs.dz;
+
+		u[k] = expf(u[k] - top[0]), v[k] = expf(logit[k] - top[1]); /* NaN logits stay NaN, -inf gives 0 */
+		sum[0] += u[k], sum[1] += v[k];
+		sum[2] += u[k] * value, sum[3] += v[k] * value;
+	}
+	warp_sums(sum);
+	const float over_u = 1.f / sum[0], over_v = 1.f / sum[1], q = sum[3] * over_v;
 	/* the clamps of the projection would hide a return that is not finite from the guard: 0, or NaN */
 	const float hidden = 0.f * R + 0.f * G;
-	const float lse = top + logf(sum) + hidden, scale = w / (B * d.D);
-	float q = 0.f, ce = 0.f, entropy = 0.f;
+	const float lse = top[1] + logf(sum[1]) + hidden, scale = w / (B * d.D);
+	const size_t at = (((size_t)z * B + s) * d.D + b) * NA;
 #pragma unroll
 	for (int k = 0; k < L; k++)
-		q += v[k] / sum * (zs.v_min + (lane + 32 * k) * zs.dz);
-	q = warp_sum(q);
-	const size_t at = (((size_t)z * B + s) * d.D + b) * NA;
+		u[k] *= over_u, v[k] *= over_v;
 	if (d.loss == FH_LOSS_C51) {
-		float m[L];
+		float m[L], mine[3] = {}; /* ce, entropy, mass on the edge atoms */
 
-		project<L>(p, pos, R, G, zs, NA, lane, m);
+		project<L>(u, move, R, G, zs, NA, lane, m);
 #pragma unroll
 		for (int k = 0; k < L; k++) {
 			const int i = lane + 32 * k;
 			if (i >= NA)
 				continue;
-			ce -= m[k] * (logit[k] - lse);
-			entropy -= m[k] > 0.f ? m[k] * logf(m[k]) : 0.f;
-			grad[b * padded + i] = scale * (v[k] / sum - m[k]) + hidden;
-			edge += i == 0 || i == NA - 1 ? m[k] : 0.f;
+			mine[0] -= m[k] * (logit[k] - lse);
+			mine[1] -= m[k] > 0.f ? m[k] * logf(m[k]) : 0.f;
+			mine[2] += i == 0 || i == NA - 1 ? m[k] : 0.f;
+			grad[b * padded + i] = scale * (v[k] - m[k]) + hidden;
 			if (x.proj)
 				x.proj[at + i] = m[k], x.logits[at + i] = logit[k];
 		}
-		ce = warp_sum(ce), entropy = warp_sum(entropy), edge = warp_sum(edge);
+		warp_sums(mine);
 		if (lane == 0)
-			stat[b * 4] = ce, stat[b * 4 + 1] = ce - entropy;
+			stat[b * 4] = mine[0], stat[b * 4 + 1] = mine[0] - mine[1], stat[b * 4 + 3] = mine[2];
 	} else {
-		const float y = R + G * warp_sum(q_target), delta = q - y;
+		const float y = R + G * (sum[2] * over_u), delta = q - y;
 
-		edge = y < zs.v_min || y > zs.v_max ? 1.f : 0.f;
 #pragma unroll
 		for (int k = 0; k < L; k++) {
 			const int i = lane + 32 * k;
 			if (i >= NA)
 				continue;
-			grad[b * padded + i] = 2.f * scale * delta * (v[k] / sum) * (zs.v_min + i * zs.dz - q);
+			grad[b * padded + i] = 2.f * scale * delta * v[k] * (zs.v_min + i * zs.dz - q);
 			if (x.proj)
 				x.proj[at + i] = i == 0 ? y : 0.f, x.logits[at + i] = logit[k];
 		}
 		if (lane == 0)
-			stat[b * 4] = delta * delta, stat[b * 4 + 1] = fabsf(delta);
+			stat[b * 4] = delta * delta, stat[b * 4 + 1] = fabsf(delta), stat[b * 4 + 3] = y < zs.v_min || y > zs.v_max ? 1.f : 0.f;
 	}
 	if (lane == 0)
-		stat[b * 4 + 2] = q, stat[b * 4 + 3] = edge;
+		stat[b * 4 + 2] = q;
 	__syncthreads();
 
 	/* through the dueling mean: dV = sum_d g_d, dAdv_d[a'] = g_d (1{a' = a_d} - 1/A_d) */
@@ -178,12 +181,12 @@ template <typename T, int L> __global__ void k_loss(const __grid_constant__ stru
 	}
 }
 
-template <typename T, int L> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
+template <typename T, int A, int L> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
 {
 	const struct dqn_dims *d = &c->dims;
-	const size_t shared = ((size_t)d->D * 4 * 32 * L + d->D * 4) * sizeof(float);
+	const size_t shared = (size_t)d->D * 32 * L * (sizeof(float4) + sizeof(float)) + d->D * 4 * sizeof(float);
 
-	return cuda_launch(c, k_loss<T, L>, dim3(d->B, 1, d->P), 32 * d->D, shared, a);
+	return cuda_launch(c, k_loss<T, A, L>, dim3(d->B, 1, d->P), 32 * d->D, shared, a);
 }
 
 } // namespace
@@ -211,9 +214,10 @@ int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st)
 	for (int i = 0; i <= d->D; i++)
 		a.seg[i] = c->s.seg[i];
 	a.d = *d;
-#define LOSS_BF16(L) launch<__nv_bfloat16, L>(c, a)
-#define LOSS_F32(L) launch<float, L>(c, a)
-	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? HEAD_DISPATCH(d->NA, LOSS_BF16) : HEAD_DISPATCH(d->NA, LOSS_F32));
+#define LOSS_BF16(A, L) launch<__nv_bfloat16, A, L>(c, a)
+#define LOSS_F32(A, L) launch<float, A, L>(c, a)
+	const int actions = head_actions(d);
+	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? HEAD_DISPATCH(actions, d->NA, LOSS_BF16) : HEAD_DISPATCH(actions, d->NA, LOSS_F32));
 	return 0;
 }
 

@@ -5,8 +5,6 @@
 
 #include "gpu/cuda/exec.h"
 
-enum { CUDA_SUM_THREADS = 256 };
-
 /* Each thread's s, summed over the block in a fixed order. shared: one double a warp at least. */
 __device__ __forceinline__ double cuda_block_total(double s, double *shared)
 {

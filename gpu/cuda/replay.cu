@@ -124,6 +124,11 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 	struct dqn_clock *c = &x.clock[z];
 	const float *node = x.tree + (size_t)z * 2 * d.C;
 
+	if (blockIdx.x == gridDim.x - 1 && x.step) { /* one block more than samples need */
+		if (threadIdx.x == 0)
+			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
+		return;
+	}
 	if (lane == 0)
 		most[warp] = 0.0;
 	if (j < d.B) {
@@ -146,8 +151,6 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 		for (int k = 0; k < CUDA_WALK_SAMPLES; k++)
 			top = fmax(top, most[k]);
 		((double *)((char *)x.top + z * x.top_trial))[blockIdx.x] = top;
-		if (blockIdx.x == 0 && x.step)
-			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
 	}
 }
 
@@ -180,50 +183,169 @@ __device__ void join_levels(float *node, int64_t C, const int32_t *index, int B)
 {
 	for (int64_t shift = 1; (C >> shift) >= 1; shift++) {
 		__syncthreads();
-		for (int j = threadIdx.x; j < B; j += BLOCK)
+		for (int j = threadIdx.x; j < B; j += blockDim.x)
 			tree_join(node, (C + index[j]) >> shift);
 	}
 }
 
-/* One block a trial: the winner of each leaf writes it and keeps what was there. Whether the step is skipped is not known
- * yet when this runs beside the backward pass: k_count then puts the old leaves back. */
-__global__ void __launch_bounds__(BLOCK) k_priority(float *tree, struct dqn_clock *clock, const int32_t *index, const float *error,
-                                                   int32_t *winner, size_t winner_trial, float *old, size_t old_trial, int B, int64_t C)
-{
-	__shared__ float top[32];
-	const int z = blockIdx.z;
-	struct dqn_clock *c = &clock[z];
-	float *node = tree + (size_t)z * 2 * C, most = 0.f;
+struct update_args {
+	float *tree, *old;
+	struct dqn_clock *clock;
+	const int32_t *index;
+	const float *error;
+	int32_t *winner;
+	size_t winner_trial, old_trial;
+	int B;
+	int64_t C;
+};
 
-	index += (size_t)z * B, error += (size_t)z * B;
-	winner = (int32_t *)((char *)winner + z * winner_trial);
-	old = (float *)((char *)old + z * old_trial);
-	for (int j = threadIdx.x; j < B; j += BLOCK)
-		winner[index[j]] = -1;
+/* Row j claims its leaf; of equal leaves the highest j keeps it: an integer maximum, which needs no order. */
+__device__ __forceinline__ void claim(const struct update_args &x, int j)
+{
+	const int z = blockIdx.z;
+
+	if (j < x.B)
+		atomicMax((int32_t *)((char *)x.winner + z * x.winner_trial) + x.index[(size_t)z * x.B + j], j);
+	if (j == 0)
+		((float *)((char *)x.old + z * x.old_trial))[x.B] = x.clock[z].largest;
+}
+
+/* The winner writes its leaf and keeps what was there. The largest priority as an integer maximum too: positive floats
+ * are ordered as their bits. */
+__device__ __forceinline__ void write_leaf(const struct update_args &x, int j)
+{
+	const int z = blockIdx.z;
+	const int32_t leaf = x.index[(size_t)z * x.B + j];
+	float *node = x.tree + (size_t)z * 2 * x.C;
+
+	if (((const int32_t *)((const char *)x.winner + z * x.winner_trial))[leaf] != j)
+		return;
+	const float p = tree_priority(x.error[(size_t)z * x.B + j], x.clock[z].alpha);
+	((float *)((char *)x.old + z * x.old_trial))[j] = node[x.C + leaf];
+	node[x.C + leaf] = p;
+	if (p == p)
+		atomicMax((int *)&x.clock[z].largest, __float_as_int(p));
+}
+
+/* A small batch: everything by one block a trial. Whether the step is skipped is not known yet when this runs beside the
+ * backward pass: k_count then puts the old leaves back. */
+__global__ void __launch_bounds__(BLOCK) k_priority(const __grid_constant__ struct update_args x)
+{
+	const int z = blockIdx.z;
+
+	for (int j = threadIdx.x; j < x.B; j += BLOCK)
+		claim(x, j);
 	__syncthreads();
-	for (int j = threadIdx.x; j < B; j += BLOCK)
-		atomicMax(&winner[index[j]], j);
-	__syncthreads();
-	for (int j = threadIdx.x; j < B; j += BLOCK) {
-		if (winner[index[j]] != j)
-			continue;
-		const float p = tree_priority(error[j], c->alpha);
-		old[j] = node[C + index[j]];
-		node[C + index[j]] = p;
-		most = fmaxf(most, p);
+	for (int j = threadIdx.x; j < x.B; j += BLOCK)
+		write_leaf(x, j);
+	join_levels(x.tree + (size_t)z * 2 * x.C, x.C, x.index + (size_t)z * x.B, x.B);
+}
+
+/* A large batch: claims, leaves, then the whole tree (cuda_rebuild). */
+__global__ void k_claim(const __grid_constant__ struct update_args x)
+{
+	claim(x, blockIdx.x * blockDim.x + threadIdx.x);
+}
+__global__ void k_leaves(const __grid_constant__ struct update_args x)
+{
+	const int j = blockIdx.x * blockDim.x + threadIdx.x;
+
+	if (j < x.B)
+		write_leaf(x, j);
+}
+
+struct rebuild_args {
+	float *tree;
+	struct dqn_clock *clock;
+	unsigned *ticket;
+	size_t ticket_trial;
+	int insert;              /* 1: the leaves of this vector step's transitions first, accumulators and counters last */
+	double *acc;
+	const double *estat;
+	size_t estat_trial;
+	int estat_blocks;
+	struct dqn_dims d;
+};
+
+__device__ void end_of_collect(const struct rebuild_args &x)
+{
+	static const int slot[CUDA_ENV_STATS] = {ACC_REWARD, ACC_REWARD2, ACC_EPISODES, ACC_EPISODE_RETURN, ACC_EPISODE_STEPS, ACC_RUINS, ACC_FILLS, ACC_EXITS};
+	const int z = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+	struct dqn_clock *c = &x.clock[z];
+	double *a = x.acc + (size_t)z * DQN_ACC_COUNT;
+
+	if (warp < CUDA_ENV_STATS) {
+		const double *e = (const double *)((const char *)x.estat + z * x.estat_trial);
+		double sum = 0.0;
+
+		for (int b = lane; b < x.estat_blocks; b += 32)
+			sum += e[(size_t)b * CUDA_ENV_STATS + warp];
+		for (int o = 16; o; o >>= 1)
+			sum += __shfl_xor_sync(0xffffffffu, sum, o);
+		if (lane == 0)
+			a[slot[warp]] += sum;
 	}
-	join_levels(node, C, index, B);
-	for (int o = 16; o; o >>= 1)
-		most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, o));
-	if ((threadIdx.x & 31) == 0)
-		top[threadIdx.x / 32] = most;
-	__syncthreads();
 	if (threadIdx.x == 0) {
-		for (int k = 0; k < BLOCK / 32; k++)
-			most = fmaxf(most, top[k]);
-		old[B] = c->largest;
-		c->largest = fmaxf(c->largest, most);
+		a[ACC_ENV_STEPS] += x.d.N;
+		a[ACC_EPS] = c->eps;
+		c->stored += c->fresh;
+		c->fresh = 0;
+		c->vector_step++;
 	}
+}
+
+/* One block a chunk of leaves: its subtree in shared memory, every level written. The block that ends last joins the
+ * chunks up to the root. Recomputed from the leaves: exact, whatever the order of blocks. */
+__global__ void __launch_bounds__(256) k_rebuild(const __grid_constant__ struct rebuild_args x)
+{
+	__shared__ float level[2 * CUDA_CHUNK];
+	__shared__ unsigned last;
+	const int z = blockIdx.z;
+	const int64_t C = x.d.C, size = C < CUDA_CHUNK ? C : CUDA_CHUNK, chunks = C / size;
+	struct dqn_clock *c = &x.clock[z];
+	float *node = x.tree + (size_t)z * 2 * C;
+
+	cuda_wait_before();
+	cuda_let_next();
+	const int64_t lo = x.insert ? c->stored & (C - 1) : 0, n = x.insert ? c->fresh : 0;
+	const int64_t touched = x.insert ? (lo % size + n + size - 1) / size : chunks;
+	const float largest = c->largest;
+	if ((int64_t)blockIdx.x < touched && (int64_t)blockIdx.x < chunks) {
+		const int64_t chunk = (lo / size + blockIdx.x) % chunks;
+
+		for (int64_t i = threadIdx.x; i < size; i += 256) {
+			const int64_t leaf = chunk * size + i;
+
+			if (((leaf - lo) & (C - 1)) < n)
+				level[size + i] = node[C + leaf] = largest;
+			else
+				level[size + i] = node[C + leaf];
+		}
+		for (int64_t width = size / 2; width >= 1; width /= 2) {
+			__syncthreads();
+			const int64_t base = (C / size + chunk) * width; /* nodes [base, base + width) of the tree */
+			for (int64_t i = threadIdx.x; i < width; i += 256)
+				node[base + i] = level[width + i] = level[2 * (width + i)] + level[2 * (width + i) + 1];
+		}
+	}
+	__threadfence();
+	__syncthreads();
+	if (threadIdx.x == 0)
+		last = atomicAdd((unsigned *)((char *)x.ticket + z * x.ticket_trial), 1u) == gridDim.x - 1;
+	__syncthreads();
+	if (!last)
+		return;
+	__threadfence();
+	for (int64_t width = chunks / 2; width >= 1; width /= 2) {
+		for (int64_t i = threadIdx.x; i < width; i += 256)
+			node[width + i] = __ldcg(&node[2 * (width + i)]) + __ldcg(&node[2 * (width + i) + 1]);
+		__threadfence_block();
+		__syncthreads();
+	}
+	if (threadIdx.x == 0)
+		*(unsigned *)((char *)x.ticket + z * x.ticket_trial) = 0;
+	if (x.insert)
+		end_of_collect(x);
 }
 
 struct count_args {
@@ -231,7 +353,8 @@ struct count_args {
 	double *acc;
 	const float *error, *weight, *q, *edge, *ce;
 	float *tree;
-	const int32_t *index, *winner;
+	const int32_t *index;
+	int32_t *winner;
 	const float *old;
 	const double *part;      /* NULL: NORM has filled the clock already */
 	size_t stat_trial, winner_trial, old_trial, part_trial;
@@ -254,41 +377,35 @@ __device__ void guard(struct dqn_clock *c, const struct count_args &x, double *s
 /* The end of a step: guard, leaves back when it is skipped, accumulators, counters. One block a trial. */
 __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constant__ struct count_args x)
 {
-	__shared__ double sum[4], shared[CUDA_SUM_THREADS];
-	const int z = blockIdx.z, which = threadIdx.x / 32, lane = threadIdx.x & 31;
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
+	const int z = blockIdx.z;
 	struct dqn_clock *c = &x.clock[z];
 	float *node = x.tree + (size_t)z * 2 * x.C;
+	const int32_t *index = x.index + (size_t)z * x.B;
+	int32_t *winner = (int32_t *)((char *)x.winner + z * x.winner_trial);
 
 	if (x.part)
 		guard(c, x, shared);
 	if (c->skip) {
-		const int32_t *index = x.index + (size_t)z * x.B, *winner = (const int32_t *)((const char *)x.winner + z * x.winner_trial);
 		const float *old = (const float *)((const char *)x.old + z * x.old_trial);
 
 		for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
 			if (winner[index[j]] == j)
 				node[x.C + index[j]] = old[j];
-		for (int64_t shift = 1; (x.C >> shift) >= 1; shift++) {
-			__syncthreads();
-			for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
-				tree_join(node, (x.C + index[j]) >> shift);
-		}
+		join_levels(node, x.C, index, x.B);
 		if (threadIdx.x == 0)
 			c->largest = old[x.B];
 		__syncthreads();
 	}
-	if (which < 4) {
-		const float *src = which == 0 ? x.error + (size_t)z * x.B : which == 1 ? x.weight + (size_t)z * x.B :
-		                   (const float *)((const char *)(which == 2 ? x.q : x.edge) + z * x.stat_trial);
-		double s = 0.0;
-		for (int j = lane; j < x.B; j += 32)
-			s += src[j];
-		for (int o = 16; o; o >>= 1)
-			s += __shfl_xor_sync(0xffffffffu, s, o);
-		if (lane == 0)
-			sum[which] = s / x.B;
+	const float *q = (const float *)((const char *)x.q + z * x.stat_trial), *edge = (const float *)((const char *)x.edge + z * x.stat_trial);
+	double sum[4] = {};
+	for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS) {
+		sum[0] += x.error[(size_t)z * x.B + j], sum[1] += x.weight[(size_t)z * x.B + j];
+		sum[2] += q[j], sum[3] += edge[j];
+		winner[index[j]] = -1;
 	}
-	__syncthreads();
+	for (int k = 0; k < 4; k++)
+		sum[k] = cuda_block_total(sum[k], shared) / x.B;
 	if (threadIdx.x)
 		return;
 	double *a = x.acc + (size_t)z * DQN_ACC_COUNT;
@@ -352,7 +469,7 @@ static struct walk_args walk_args_of(struct cuda_exec *c)
 
 static void walk_launch(struct cuda_exec *c, const struct walk_args &a)
 {
-	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES), 1, c->dims.P);
+	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
 
 	if (c->dims.precision == FH_PRECISION_BF16)
 		k_walk<__nv_bfloat16><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
@@ -401,15 +518,53 @@ int cuda_draw(struct cuda_exec *c, struct fh_status *st)
 	return 0;
 }
 
+static struct rebuild_args rebuild_args_of(struct cuda_exec *c, int insert, int estat_blocks)
+{
+	struct rebuild_args a = {};
+
+	a.tree = cuda_tensor<float>(c, T_TREE);
+	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
+	a.ticket = cuda_at<unsigned>(c, &c->s.ticket), a.ticket_trial = c->s.ticket.stride;
+	a.insert = insert;
+	a.acc = cuda_tensor<double>(c, T_ACCUM);
+	a.estat = cuda_at<double>(c, &c->s.estat), a.estat_trial = c->s.estat.stride, a.estat_blocks = estat_blocks;
+	a.d = c->dims;
+	return a;
+}
+
+/* Leaves of the transitions that ENV stored, the nodes above them, accumulators and counters of the vector step. */
+int cuda_insert(struct cuda_exec *c, int estat_blocks, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	const int64_t size = d->C < CUDA_CHUNK ? d->C : CUDA_CHUNK, chunks = d->C / size, most = ((int64_t)d->N * d->n + size - 1) / size + 1;
+
+	CUDA_TRY(cuda_launch(c, k_rebuild, dim3((unsigned)(most < chunks ? most : chunks), 1, d->P), 256, 0, rebuild_args_of(c, 1, estat_blocks)));
+	return 0;
+}
+
 int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
+	const unsigned blocks = (unsigned)cuda_tiles(d->B, 256);
+	struct update_args a = {};
 
-	k_priority<<<dim3(1, 1, d->P), BLOCK, 0, stream>>>(cuda_tensor<float>(c, T_TREE), cuda_tensor<struct dqn_clock>(c, T_CLOCK),
-	                                                  cuda_tensor<int32_t>(c, T_INDEX), cuda_tensor<float>(c, T_ERROR),
-	                                                  cuda_at<int32_t>(c, &c->s.winner), c->s.winner.stride, cuda_at<float>(c, &c->s.old),
-	                                                  c->s.old.stride, d->B, d->C);
-	CUDA_LAUNCHED("priority");
+	a.tree = cuda_tensor<float>(c, T_TREE);
+	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
+	a.index = cuda_tensor<int32_t>(c, T_INDEX), a.error = cuda_tensor<float>(c, T_ERROR);
+	a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
+	a.old = cuda_at<float>(c, &c->s.old), a.old_trial = c->s.old.stride;
+	a.B = d->B, a.C = d->C;
+	if (d->B <= BLOCK) {
+		k_priority<<<dim3(1, 1, d->P), BLOCK, 0, stream>>>(a);
+		CUDA_LAUNCHED("priority");
+		return 0;
+	}
+	k_claim<<<dim3(blocks, 1, d->P), 256, 0, stream>>>(a);
+	CUDA_LAUNCHED("claims");
+	k_leaves<<<dim3(blocks, 1, d->P), 256, 0, stream>>>(a);
+	CUDA_LAUNCHED("leaves");
+	k_rebuild<<<dim3((unsigned)(d->C / (d->C < CUDA_CHUNK ? d->C : CUDA_CHUNK)), 1, d->P), 256, 0, stream>>>(rebuild_args_of(c, 0, 0));
+	CUDA_LAUNCHED("tree");
 	return 0;
 }
 

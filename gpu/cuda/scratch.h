@@ -23,28 +23,34 @@ struct cuda_scratch {
 	int low;                 /* bytes of a low-precision element: 2 or 4 */
 	int ldx, ldh1, ldh2, ldhead, ldo; /* row lengths in elements */
 	int rows;                /* learn rows: [0,B) s online, [B,2B) s' online, [2B,3B) s' target */
-	int seg[1 + FH_BRANCH_MAX]; /* first column of V, Adv_0, … in a padded output-gradient row */
+	int seg[1 + FH_BRANCH_MAX]; /* first column of V, Adv_0, … in a row of outputs or of their gradients, padded */
 	struct cuda_array x;     /* low [2B, ldx] s then s' */
 	struct cuda_array h1, h2, head; /* low [3B, ld*] after relu */
-	struct cuda_array out;   /* F32 [3B, outs] V, Adv */
+	struct cuda_array out;   /* F32 [3B, ldo] V, Adv */
 	struct cuda_array dout;  /* low [B, ldo] */
 	struct cuda_array dhead, dh2, dh1; /* low [B, ld*] */
-	int grad_tile, parts;    /* tile of the weight gradients; how many tiles they all have */
+	int grad_tile, parts;    /* tile of the weight gradients; how many sums of squares they leave */
+	int slices;              /* parts of the batch whose weight gradients are summed apart, 1: none */
+	struct cuda_array slice; /* F32 [slices, params] their gradients, when there are several */
 	struct cuda_array part;  /* F64 [parts] sum of squares of each tile of the gradient */
 	struct cuda_array q, edge; /* F32 [B] mean Q of the taken actions, mass on the edge atoms */
 	struct cuda_array wraw, wtop; /* F64 [B] importance weights before normalisation, [ceil(B/CUDA_WALK_SAMPLES)] maxima */
 	struct cuda_array step;  /* struct cuda_step, this step's numbers for the optimizer */
 	struct cuda_array old;   /* F32 [B + 1] leaves before the update, and the largest priority: a skipped step puts them back */
-	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf, -1 outside an update */
+	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf; all -1 between two steps */
+	struct cuda_array ticket; /* U32 [1] blocks of a launch that are done; 0 between launches */
 	struct cuda_array px, ph1, ph2, phead; /* low [N, ld*] the policy's forward */
-	struct cuda_array pout;  /* F32 [N, outs] */
+	struct cuda_array pout;  /* F32 [N, ldo] */
 	struct cuda_array count, first; /* I32 [N] transitions an environment stores this step, and where */
 	struct cuda_array next;  /* F32 [N, 8] portfolio features of s', before a restart */
 	struct cuda_array next_t, done; /* I32 [N] its bar; 0 goes on, 1 truncated, 2 terminated */
 	struct cuda_array tape;  /* struct cuda_tape_view, of trial 0: which market all trials read */
-	struct cuda_array estat; /* F64 [ceil(N/CUDA_ENV_BLOCK), CUDA_ENV_STATS] sums of a block of environments */
+	struct cuda_array estat; /* F64 [ceil(N/8), CUDA_ENV_STATS] sums of a block of environments (8 or CUDA_ENV_BLOCK) */
 	size_t bytes;            /* of one trial; the arena holds P of these */
 };
+enum { CUDA_SUM_THREADS = 256 }; /* block of the kernels that sum over the batch or the parameters */
+enum { CUDA_SLICE_ROWS = 512 };
+enum { CUDA_CHUNK = 1024 };    /* leaves whose subtree one block recomputes */
 enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a warp each */
 enum { CUDA_ENV_STATS = 8, CUDA_ENV_BLOCK = 128 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 
@@ -80,16 +86,22 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->h1, 3 * B * s->ldh1 * low, d->P, &at);
 	cuda_array_at(&s->h2, 3 * B * s->ldh2 * low, d->P, &at);
 	cuda_array_at(&s->head, 3 * B * s->ldhead * low, d->P, &at);
-	cuda_array_at(&s->out, 3 * B * d->outs * 4, d->P, &at);
+	cuda_array_at(&s->out, 3 * B * s->ldo * 4, d->P, &at);
 	cuda_array_at(&s->dout, B * s->ldo * low, d->P, &at);
 	cuda_array_at(&s->dhead, B * s->ldhead * low, d->P, &at);
 	cuda_array_at(&s->dh2, B * s->ldh2 * low, d->P, &at);
 	cuda_array_at(&s->dh1, B * s->ldh1 * low, d->P, &at);
-	/* By the batch alone: the partition of the norm, and so its bits, must not depend on how many trials run. */
-	s->grad_tile = d->B <= 1024 ? 32 : 64;
+	/* By the batch alone: the partition of sums, and so their bits, must not depend on how many trials run. A large
+	 * batch is cut into slices, or a few tiles would each sum thousands of rows. */
+	s->slices = d->B <= 1024 ? 1 : cuda_tiles(d->B, CUDA_SLICE_ROWS);
+	s->grad_tile = s->slices == 1 ? 32 : 64;
 	s->parts = 0;
-	for (int l = 0; l < d->layers; l++)
-		s->parts += cuda_tiles(d->layer[l].out, s->grad_tile) * cuda_tiles(d->layer[l].in, s->grad_tile);
+	if (s->slices > 1)
+		s->parts = (int)((d->params / 4 + CUDA_SUM_THREADS - 1) / CUDA_SUM_THREADS);
+	else
+		for (int l = 0; l < d->layers; l++)
+			s->parts += cuda_tiles(d->layer[l].out, s->grad_tile) * cuda_tiles(d->layer[l].in, s->grad_tile);
+	cuda_array_at(&s->slice, s->slices > 1 ? (size_t)s->slices * d->params * 4 : 4, d->P, &at);
 	cuda_array_at(&s->part, (size_t)s->parts * 8, d->P, &at);
 	cuda_array_at(&s->q, B * 4, d->P, &at);
 	cuda_array_at(&s->edge, B * 4, d->P, &at);
@@ -97,19 +109,20 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->wtop, (size_t)cuda_tiles(d->B, CUDA_WALK_SAMPLES) * 8, d->P, &at);
 	cuda_array_at(&s->step, sizeof(struct cuda_step), d->P, &at);
 	cuda_array_at(&s->old, (B + 1) * 4, d->P, &at);
+	cuda_array_at(&s->ticket, 4, d->P, &at);
 	cuda_array_at(&s->winner, (size_t)d->C * 4, d->P, &at);
 	cuda_array_at(&s->px, N * s->ldx * low, d->P, &at);
 	cuda_array_at(&s->ph1, N * s->ldh1 * low, d->P, &at);
 	cuda_array_at(&s->ph2, N * s->ldh2 * low, d->P, &at);
 	cuda_array_at(&s->phead, N * s->ldhead * low, d->P, &at);
-	cuda_array_at(&s->pout, N * d->outs * 4, d->P, &at);
+	cuda_array_at(&s->pout, N * s->ldo * 4, d->P, &at);
 	cuda_array_at(&s->count, N * 4, d->P, &at);
 	cuda_array_at(&s->first, N * 4, d->P, &at);
 	cuda_array_at(&s->tape, sizeof(struct cuda_tape_view), d->P, &at);
 	cuda_array_at(&s->next, N * FH_PORTFOLIO_FEATURES * 4, d->P, &at);
 	cuda_array_at(&s->next_t, N * 4, d->P, &at);
 	cuda_array_at(&s->done, N * 4, d->P, &at);
-	cuda_array_at(&s->estat, (N + CUDA_ENV_BLOCK - 1) / CUDA_ENV_BLOCK * CUDA_ENV_STATS * 8, d->P, &at);
+	cuda_array_at(&s->estat, (N + 7) / 8 * CUDA_ENV_STATS * 8, d->P, &at);
 	s->bytes = at / d->P;
 }
 

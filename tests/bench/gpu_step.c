@@ -36,58 +36,48 @@ static void measure(struct rig *r, const struct run *run, int runs, int units, c
 	fflush(stdout);
 }
 
-static struct market *tape(struct rig *r)
-{
-	enum { T = 20000 };
-	static int64_t ts[T];
-	static double o[T], h[T], l[T], c[T], v[T];
-	const struct market_bars bars = {T, ts, o, h, l, c, v};
-	struct market *m;
-	uint64_t draw = 77;
-	double price = 100;
-
-	for (int t = 0; t < T; t++) {
-		ts[t] = (int64_t)t * 60000000000;
-		o[t] = price;
-		price *= 1 + 0.003 * ((double)rig_uniform(&draw) - 0.5);
-		c[t] = price;
-		h[t] = (o[t] > c[t] ? o[t] : c[t]) * 1.0003;
-		l[t] = (o[t] < c[t] ? o[t] : c[t]) * 0.9997;
-		v[t] = 1 + 100 * (double)rig_uniform(&draw);
-	}
-	RIG_OK(market_build(&bars, 0.01, &m, &r->st));
-	return m;
-}
-
 static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C)
 {
 	const struct rig_shape s = {.B = B, .SD = 48, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = NA, .D = 3, .A = {5, 3, 3}, .C = C,
 		.N = N, .n = 1, .P = P, .precision = FH_PRECISION_BF16, .loss = FH_LOSS_C51};
+	const struct env_config cfg = {.tick = 0.01, .multiplier = 1, .max_position = 1, .lot = 1, .initial_cash = 100000,
+		.reward_scale = 1000000, .pt = 2, .sl = 2, .ruin_fraction = 0.5, .episode_length = 256, .horizon = 60};
 	struct market *m;
 
 	unsetenv("FH_GPU_POISON");
 	rig_make(r, &s);
-	m = tape(r);
-	RIG_OK(r->x[1]->backend->exec_market(r->x[1], m, &r->st));
 	rig_fill(r, 3);
+	m = rig_market(r, 20000, 0.003);
+	int64_t stored = ((struct dqn_clock *)rig_host(r, T_CLOCK, 0))->stored;
+	float *tree = malloc(r->plan[0].tensor[T_TREE].bytes);
+	memcpy(tree, rig_host(r, T_TREE, 0), r->plan[0].tensor[T_TREE].bytes);
+	rig_environments(r, m, &cfg, 0.1);
+	memcpy(rig_host(r, T_TREE, 0), tree, r->plan[0].tensor[T_TREE].bytes); /* a full replay */
+	free(tree);
 	for (int p = 0; p < P; p++) {
 		struct dqn_clock *k = rig_host(r, T_CLOCK, p);
-		struct env_config *cfg = rig_host(r, T_CONFIG, p);
 
-		k->train_begin = 0, k->train_end = 14000, k->eps_start = k->eps_end = 0.1, k->eps_steps = 1, k->max_grad_norm = 1;
-		*cfg = (struct env_config){.tick = 0.01, .multiplier = 1, .max_position = 1, .lot = 1, .initial_cash = 100000, .reward_scale = 1000000,
-			.pt = 2, .sl = 2, .ruin_fraction = 0.5, .episode_length = 256, .horizon = 60};
-		for (int e = 0; e < N; e++) {
-			((double *)rig_host(r, T_ENV_CASH, p))[e] = ((double *)rig_host(r, T_ENV_EQUITY, p))[e] =
-				((double *)rig_host(r, T_ENV_PEAK, p))[e] = cfg->initial_cash;
-			((int32_t *)rig_host(r, T_ENV_T, p))[e] = env_start_bar(k->seed, (uint32_t)e, 0, 0, 14000);
-		}
+		k->stored = stored, k->max_grad_norm = 1;
 	}
 	rig_send(r);
 	market_unref(m);
 }
 
-int main(void)
+/* `gpu_step learn|collect B NA N P`: ten units of one phase and nothing else, for a profiler. */
+static int one(char **arg)
+{
+	struct rig rig, *r = &rig;
+	const struct run run = {strcmp(arg[0], "collect") ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
+
+	begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), 131072);
+	for (int k = 0; k < 10; k++)
+		RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
+	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+	rig_free(r);
+	return 0;
+}
+
+int main(int argc, char **argv)
 {
 	struct rig rig, *r = &rig;
 	char name[96];
@@ -99,6 +89,8 @@ int main(void)
 		printf("skipped: no CUDA device\n");
 		return 0;
 	}
+	if (argc == 6)
+		return one(argv + 1);
 	for (unsigned i = 0; i < sizeof learn / sizeof learn[0]; i++) {
 		const struct run run = {DQN_PHASE_LEARN, 10};
 

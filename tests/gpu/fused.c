@@ -76,6 +76,53 @@ static void fused_is_staged(void **state)
 		}
 }
 
+/* Collecting and learning in one graph against the stages one by one. Sums over environments are cut differently there,
+ * so the accumulators agree to rounding, everything else bit for bit. */
+static void chunk_is_staged(void **state)
+{
+	static const struct env_config cfg = {.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = 1,
+		.initial_cash = 5000, .reward_scale = 3, .pt = 1, .sl = 0.75, .ruin_fraction = 0.5, .episode_length = 40, .horizon = 12};
+	static const int sizes[][2] = {{32, 1}, {33, 3}, {1500, 1}};
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	for (int k = 0; k < 3; k++) {
+		struct rig rigs[2], *r;
+		struct rig_shape s = shapes[1];
+
+		s.N = sizes[k][0], s.n = sizes[k][1], s.C = 8192;
+		for (int i = 0; i < 2; i++) {
+			static const struct run warm = {DQN_PHASE_COLLECT, 8}, chunk[4] = {{0, 1}, {1, 2}, {0, 1}, {1, 2}};
+
+			r = &rigs[i];
+			make(r, &s, FH_PRECISION_BF16, i);
+			struct market *m = rig_market(r, 3000, 0.01);
+			rig_environments(r, m, &cfg, 0.3);
+			rig_send(r);
+			RIG_OK(r->x[1]->backend->run(r->x[1], &warm, 1, &r->st));
+			for (int n = 0; n < 20; n++)
+				RIG_OK(r->x[1]->backend->run(r->x[1], chunk, 4, &r->st));
+			RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+			market_unref(m);
+		}
+		for (int t = 0; t < DQN_TENSORS; t++) { /* the host's copy of the staged run is the reference */
+			r = &rigs[1];
+			if (t == T_S || t == T_S2 || t == T_LOGITS || t == T_PROJ || !rig_shared(t)) /* comparisons alone read these */
+				continue;
+			rig_fetch(r, t);
+			r = &rigs[0];
+			memcpy(r->x[0]->tensor[t], rigs[1].x[0]->tensor[t], r->plan[0].tensor[t].bytes);
+			if (t == T_ACCUM)
+				rig_within(r, t, 1e-12);
+			else
+				rig_equal(r, t);
+		}
+		rig_free(&rigs[0]);
+		rig_free(&rigs[1]);
+	}
+}
+
 static void repeats(void **state)
 {
 	struct rig a, b;
@@ -156,6 +203,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fused_is_staged),
+		cmocka_unit_test(chunk_is_staged),
 		cmocka_unit_test(repeats),
 		cmocka_unit_test(trial_alone),
 		cmocka_unit_test(fused_skips),

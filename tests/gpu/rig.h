@@ -258,4 +258,58 @@ GOLDEN_UNUSED static void rig_fill(struct rig *r, uint64_t seed)
 	rig_send(r);
 }
 
+/* A random walk of T bars (close to close up to +-`move`/2), on both execs. Release with market_unref(). */
+GOLDEN_UNUSED static struct market *rig_market(struct rig *r, int T, double move)
+{
+	int64_t *ts = malloc(sizeof *ts * (size_t)T);
+	double *x = malloc(sizeof *x * 5 * (size_t)T), *o = x, *h = o + T, *l = h + T, *c = l + T, *v = c + T, price = 100;
+	const struct market_bars bars = {T, ts, o, h, l, c, v};
+	struct market *m;
+	uint64_t draw = 77;
+
+	for (int t = 0; t < T; t++) {
+		ts[t] = (int64_t)t * 60000000000;
+		o[t] = price;
+		price *= 1 + move * ((double)rig_uniform(&draw) - 0.5);
+		c[t] = price;
+		h[t] = (o[t] > c[t] ? o[t] : c[t]) * (1 + 0.2 * move * (double)rig_uniform(&draw));
+		l[t] = (o[t] < c[t] ? o[t] : c[t]) * (1 - 0.2 * move * (double)rig_uniform(&draw));
+		v[t] = 1 + 100 * (double)rig_uniform(&draw);
+	}
+	RIG_OK(market_build(&bars, 0.01, &m, &r->st));
+	for (int b = 0; b < 2; b++)
+		RIG_OK(r->x[b]->backend->exec_market(r->x[b], m, &r->st));
+	free(ts);
+	free(x);
+	return m;
+}
+
+/* Environments at the start of their first episodes over the whole market, an empty replay, exploration eps. Host side
+ * only: rig_send() follows. */
+GOLDEN_UNUSED static void rig_environments(struct rig *r, const struct market *m, const struct env_config *config, double eps)
+{
+	const struct dqn_dims *d = &r->d;
+
+	for (int p = 0; p < d->P; p++) {
+		struct dqn_clock *k = rig_host(r, T_CLOCK, p);
+		struct env_config *cfg = rig_host(r, T_CONFIG, p);
+
+		k->train_begin = 0, k->train_end = (int32_t)m->bars, k->stored = 0, k->vector_step = 0;
+		k->eps_start = k->eps_end = eps, k->eps_steps = 10;
+		*cfg = *config;
+		memset(rig_host(r, T_TREE, p), 0, r->plan[0].tensor[T_TREE].stride);
+		for (int e = 0; e < d->N; e++) {
+			struct env_state start;
+			float *obs = (float *)rig_host(r, T_OBS, p) + (size_t)e * FH_STATE_DIM;
+
+			env_start(&start, cfg, env_start_bar(k->seed, (uint32_t)e, 0, 0, (int32_t)m->bars));
+			((double *)rig_host(r, T_ENV_CASH, p))[e] = ((double *)rig_host(r, T_ENV_EQUITY, p))[e] =
+				((double *)rig_host(r, T_ENV_PEAK, p))[e] = cfg->initial_cash;
+			((int32_t *)rig_host(r, T_ENV_T, p))[e] = start.t;
+			memcpy(obs, m->feature + (size_t)start.t * FH_MARKET_FEATURES, sizeof(float) * FH_MARKET_FEATURES);
+			env_features(&start, cfg, m->close[start.t], 1, ENV_STEPS_OWN, obs + FH_MARKET_FEATURES);
+		}
+	}
+}
+
 #endif

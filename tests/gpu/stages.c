@@ -137,50 +137,15 @@ static void collect_at(int N, int n, int precision, int64_t C)
 {
 	const struct rig_shape s = {.B = 8, .SD = FH_STATE_DIM, .H1 = 32, .H2 = 32, .VH = 16, .AH = 16, .NA = 11, .D = 3, .A = {5, 3, 3}, .C = C,
 		.N = N, .n = n, .P = 2, .precision = precision, .loss = FH_LOSS_C51};
-	enum { T = 3000 };
+	const struct env_config cfg = {.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = 1,
+		.initial_cash = 5000, .reward_scale = 3, .pt = 1, .sl = 0.75, .ruin_fraction = 0.5, .episode_length = 40, .horizon = 12};
 	struct rig rig, *r = &rig;
-	static int64_t ts[T];
-	static double o[T], h[T], l[T], c[T], v[T];
-	struct market *m;
-	uint64_t draw = 77;
-	double price = 100;
 
 	rig_make(r, &s);
-	for (int t = 0; t < T; t++) {
-		ts[t] = (int64_t)t * 60000000000;
-		o[t] = price;
-		price *= 1 + 0.01 * ((double)rig_uniform(&draw) - 0.5);
-		c[t] = price;
-		h[t] = (o[t] > c[t] ? o[t] : c[t]) * (1 + 0.002 * (double)rig_uniform(&draw));
-		l[t] = (o[t] < c[t] ? o[t] : c[t]) * (1 - 0.002 * (double)rig_uniform(&draw));
-		v[t] = 1 + 100 * (double)rig_uniform(&draw);
-	}
-	const struct market_bars bars = {T, ts, o, h, l, c, v};
-	RIG_OK(market_build(&bars, 0.01, &m, &r->st));
-	for (int b = 0; b < 2; b++)
-		RIG_OK(r->x[b]->backend->exec_market(r->x[b], m, &r->st));
 	rig_fill(r, 3);
-	for (int p = 0; p < s.P; p++) {
-		struct dqn_clock *k = rig_host(r, T_CLOCK, p);
-		struct env_config *cfg = rig_host(r, T_CONFIG, p);
-
-		k->train_begin = 0, k->train_end = T, k->stored = 0, k->vector_step = 0;
-		k->eps_start = k->eps_end = 1, k->eps_steps = 10;
-		memset(rig_host(r, T_TREE, p), 0, sizeof(float) * 2 * (size_t)C);
-		*cfg = (struct env_config){.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = p ? 1 : 0,
-			.initial_cash = 5000, .reward_scale = 3, .pt = 1, .sl = 0.75, .ruin_fraction = 0.5, .episode_length = 40, .horizon = 12};
-		for (int e = 0; e < N; e++) {
-			struct env_state start;
-			float *obs = (float *)rig_host(r, T_OBS, p) + (size_t)e * FH_STATE_DIM;
-
-			env_start(&start, cfg, env_start_bar(k->seed, (uint32_t)e, 0, 0, T));
-			((double *)rig_host(r, T_ENV_CASH, p))[e] = ((double *)rig_host(r, T_ENV_EQUITY, p))[e] =
-				((double *)rig_host(r, T_ENV_PEAK, p))[e] = cfg->initial_cash;
-			((int32_t *)rig_host(r, T_ENV_T, p))[e] = start.t;
-			memcpy(obs, m->feature + (size_t)start.t * FH_MARKET_FEATURES, sizeof(float) * FH_MARKET_FEATURES);
-			env_features(&start, cfg, c[start.t], 1, ENV_STEPS_OWN, obs + FH_MARKET_FEATURES);
-		}
-	}
+	struct market *m = rig_market(r, 3000, 0.01);
+	rig_environments(r, m, &cfg, 1);
+	((struct env_config *)rig_host(r, T_CONFIG, 1))->lot = 0;
 	rig_send(r);
 	for (int step = 0; step < 120; step++) {
 		rig_stage(r, STAGE_EXPLORE);
