@@ -58,8 +58,9 @@ void answers_forget(struct answers *as, struct answer *a)
 {
 	struct answer **p = bucket_of(as, a->id);
 
-	while (*p != a)
+	while (*p && *p != a)
 		p = &(*p)->bucket_next;
+	assert(*p == a);
 	*p = a->bucket_next;
 	*(a->older ? &a->older->newer : &as->oldest) = a->newer;
 	*(a->newer ? &a->newer->older : &as->newest) = a->older;
