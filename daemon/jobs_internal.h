@@ -1,4 +1,5 @@
-/* What jobs.c (the table), jobs_run.c (their life) and jobs_wire.c (their forms) share. Loop thread. */
+/* What the files of jobs.h share: jobs.c the table, jobs_ask.c clients, jobs_start.c and jobs_run.c workers,
+ * jobs_store.c rows, jobs_wire.c forms. Loop thread. */
 #ifndef FHD_JOBS_INTERNAL_H
 #define FHD_JOBS_INTERNAL_H
 
@@ -29,6 +30,7 @@ struct job_waiter {
 	void *ctx;
 	uint64_t operation;           /* WISH_CHECKPOINT: of operations.h, done is NULL */
 };
+void *job_need(void *p); /* p; the process ends when there is no memory for a few bytes */
 void job_wait(struct job *j, enum job_wish wish, job_done done, void *ctx);
 
 /* Moves j along the table (the move must be allowed), writes row, event and state sample in one transaction and tells
@@ -46,6 +48,10 @@ void job_set_state(struct jobs *js, struct job *j, enum job_state s);
 void job_fail_with(struct job *j, const struct fh_status *st);
 struct job *job_insert(struct jobs *js, struct job *j);       /* into list and names; js owns it */
 void job_remove(struct jobs *js, struct job *j);              /* out of both, and freed */
+
+/* jobs_run.c: slots back, rates to zero; then the move that `end` and the wishes of clients ask for. */
+void job_release(struct jobs *js, struct job *j);
+void job_settle(struct jobs *js, struct job *j, enum worker_end end, const struct fh_status *st);
 
 /* jobs_wire.c */
 struct store_job;
