@@ -142,6 +142,24 @@ int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
 	return 0;
 }
 
+int bars_room(struct bars *b, int64_t n, struct fh_status *st)
+{
+	int rc = 0;
+
+	while (!rc && b->cap - b->count < n)
+		rc = grow(b, st);
+	return rc;
+}
+
+void bars_took(struct bars *b, int64_t n, int64_t last_line)
+{
+	b->count += n;
+	if (!n)
+		return;
+	b->last_line = last_line;
+	b->newest = b->ts[b->count - 1];
+}
+
 struct key { int64_t ts, at; };
 
 static int by_time(const void *x, const void *y)

@@ -12,16 +12,17 @@
 #include "client/import/source.h"
 #include "proto/status.h"
 
-#define CSV_BLOCK (2u * CSV_LINE_MAX)
+#define CSV_BLOCK (4u * CSV_LINE_MAX)
 #define SHOWN 40
 #define FIELDS_FOR_BARS 5 /* time, open, high, low, close */
 
 int csv_open(struct csv_reader *r, struct source *source, struct fh_status *st)
 {
 	memset(r, 0, sizeof *r);
-	r->block = malloc(CSV_BLOCK + 1);
+	r->block = malloc(CSV_BLOCK + CSV_SPARE);
 	if (!r->block)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a block of the file");
+	memset(r->block + CSV_BLOCK, 0, CSV_SPARE);
 	r->source = source;
 	r->delimiter = ',';
 	r->terminator = '\n';

@@ -14,6 +14,7 @@ struct source;
 
 #define CSV_LINE_MAX (1u << 20)  /* bytes */
 #define CSV_FIELDS_MAX 1024
+#define CSV_SPARE 64             /* bytes behind the block that a reader of words may look at */
 #define CSV_SHOWN_MAX 44         /* bytes of a field in a message, with the terminator */
 
 struct csv_field { const char *p; size_t len; };
