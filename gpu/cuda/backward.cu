@@ -40,6 +40,7 @@ struct gemm *add_input(struct cuda_exec *c, struct gemm_group *g, int layer, con
 	q->seg[0] = {weight(c, layer), d->layer[layer].out, 0};
 	q->m = d->B;
 	q->n = d->layer[layer].in;
+	q->store_n = cuda_pad16(d->layer[layer].in);
 	q->early = 1;
 	return q;
 }

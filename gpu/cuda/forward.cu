@@ -46,6 +46,7 @@ void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int la
 	q->bias_trial = (size_t)d->params * 4;
 	q->m = p->rows;
 	q->n = l->out;
+	q->store_n = cuda_pad16(l->out); /* every layer's columns in a row are padded */
 	q->relu = relu;
 	q->early = 1;
 }

@@ -16,41 +16,52 @@ template <int BN> struct team { enum { M = 2, N = BN > 64 ? 4 : 2, THREADS = 32 
 template <typename T> struct tile_k { enum { PAD = 16 / sizeof(T) }; }; /* 16 bytes keep rows aligned and spread banks */
 
 /* 16 bytes to shared memory of which the first `valid` come from g, the rest are zeros. */
-__device__ __forceinline__ void copy16(void *s, const void *g, int valid)
+__device__ __forceinline__ void copy16(unsigned s, const void *g, int valid)
 {
-	unsigned a = (unsigned)__cvta_generic_to_shared(s);
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(a), "l"(g), "r"(valid));
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s), "l"(g), "r"(valid));
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
-/* One operand as a block sees it: `rows` x `cols` from (row0, col) of a matrix whose rows lie ld apart. */
-template <typename T> struct operand { const T *p; int ld; bool wide; };
+/* How a thread brings its share of an operand's tiles into shared memory: ROWS x COLS (columns contiguous in memory) with
+ * row length LDS there. Everything that does not change from step to step is worked out once: the code of a step is a
+ * few instructions, which matters more than anything else for kernels that run only microseconds. */
+template <typename T, int ROWS, int COLS, int LDS, int THREADS> struct loader {
+	enum { V = 16 / sizeof(T), PER_ROW = COLS / V, STEPS = (ROWS * PER_ROW + THREADS - 1) / THREADS, DOWN = THREADS / PER_ROW };
+	static_assert(THREADS % PER_ROW == 0 && ROWS % DOWN == 0, "a thread keeps its column");
+	const T *p;
+	int ld, row, col;
+	bool wide;
 
-/* ROWS x COLS (columns contiguous in memory) into shared memory with row length LDS; what lies outside [row_end,
- * col_end) becomes zero. Rows that start on 16-byte boundaries are asked for 16 bytes at a time. */
-template <typename T, int ROWS, int COLS, int LDS, int THREADS>
-__device__ __forceinline__ void stage(T *s, operand<T> g, int row0, int row_end, int col0, int col_end)
-{
-	enum { V = 16 / sizeof(T), PER_ROW = COLS / V, STEPS = (ROWS * PER_ROW + THREADS - 1) / THREADS };
-	if (g.wide) {
+	__device__ __forceinline__ void init(const T *base, int stride)
+	{
+		p = base;
+		ld = stride;
+		row = threadIdx.x / PER_ROW;
+		col = threadIdx.x % PER_ROW * V;
+		wide = stride * sizeof(T) % 16 == 0 && ((size_t)base & 15) == 0;
+	}
+	/* Rows [row0, ..) below row_end, columns [col0, ..) below col_end; zeros elsewhere. */
+	__device__ __forceinline__ void load(T *to, int row0, int row_end, int col0, int col_end) const
+	{
+		if (wide) {
+			const int left = (col_end - col0 - col) * (int)sizeof(T), bytes = left <= 0 ? 0 : left < 16 ? left : 16;
+			const T *from = p + (size_t)(row0 + row) * ld + col0 + col;
+			unsigned s = (unsigned)__cvta_generic_to_shared(to + row * LDS + col);
 #pragma unroll
-		for (int i = 0; i < STEPS; i++) {
-			const int at = threadIdx.x + i * THREADS, r = at / PER_ROW, c = at % PER_ROW * V;
-			if (ROWS * PER_ROW % THREADS && at >= ROWS * PER_ROW)
-				break;
-			const int left = (col_end - col0 - c) * (int)sizeof(T);
-			const bool in = row0 + r < row_end && left > 0;
-			copy16(s + r * LDS + c, in ? g.p + (size_t)(row0 + r) * g.ld + col0 + c : g.p, in ? min(left, 16) : 0);
+			for (int i = 0; i < STEPS; i++) {
+				const bool in = row0 + row + i * DOWN < row_end && bytes;
+				copy16(s + i * DOWN * LDS * (int)sizeof(T), in ? from + (size_t)i * DOWN * ld : p, in ? bytes : 0);
+			}
+			return;
 		}
-		return;
-	}
 #pragma unroll 1
-	for (int at = threadIdx.x; at < ROWS * COLS; at += THREADS) {
-		const int r = at / COLS, c = at % COLS;
-		s[r * LDS + c] = row0 + r < row_end && col0 + c < col_end ? g.p[(size_t)(row0 + r) * g.ld + col0 + c] : (T)0.f;
+		for (int at = threadIdx.x; at < ROWS * COLS; at += THREADS) {
+			const int r = at / COLS, c = at % COLS;
+			to[r * LDS + c] = row0 + r < row_end && col0 + c < col_end ? p[(size_t)(row0 + r) * ld + col0 + c] : (T)0.f;
+		}
 	}
-}
+};
 
 __device__ __forceinline__ void ldmatrix4(unsigned r[4], const void *p)
 {
@@ -163,47 +174,48 @@ __device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const
 	}
 }
 
-__device__ __forceinline__ float rectify(float v) { return v > 0.f ? v : (v == v ? 0.f : v); } /* NaN stays visible to the guard */
-
-/* What a tile's results go through, in registers: fetched from the launch's description once. */
-template <typename T> struct epilogue {
-	char *c;
-	const T *mask;
-	const float *bias;
-	int m, n, ldc, ldmask;
-	bool relu, f32;
-};
-
-/* Two neighbouring columns n, n + 1 of row m (n + 1 may lie outside). */
-template <typename T> __device__ __forceinline__ void finish(const epilogue<T> &e, int m, int n, float v0, float v1)
+__device__ __forceinline__ float at_least(float v, float lo) /* max, but NaN stays NaN: visible to the guard */
 {
-	const bool two = n + 1 < e.n;
-	const size_t at = (size_t)m * e.ldc + n;
+	float r;
+	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(v), "f"(lo));
+	return r;
+}
+__device__ __forceinline__ void store2(float *p, float a, float b) { *(float2 *)p = make_float2(a, b); }
+__device__ __forceinline__ void store2(__nv_bfloat16 *p, float a, float b) { *(__nv_bfloat162 *)p = __floats2bfloat162_rn(a, b); }
+__device__ __forceinline__ float2 load2(const float *p) { return *(const float2 *)p; }
+__device__ __forceinline__ float2 load2(const __nv_bfloat16 *p) { return __bfloat1622float2(*(const __nv_bfloat162 *)p); }
+__device__ __forceinline__ void store1(float *p, float v) { *p = v; }
+__device__ __forceinline__ void store1(__nv_bfloat16 *p, float v) { *p = __float2bfloat16(v); }
 
-	if (e.relu)
-		v0 = rectify(v0), v1 = rectify(v1);
-	if (e.mask) {
-		const T *mask = e.mask + (size_t)m * e.ldmask + n;
-		v0 = (float)mask[0] > 0.f ? v0 : 0.f;
-		v1 = two && (float)mask[1] > 0.f ? v1 : 0.f;
-	}
-	if (e.f32) {
-		float *to = (float *)e.c + at;
-		if (two && ((size_t)to & 7) == 0) {
-			*(float2 *)to = make_float2(v0, v1);
-		} else {
-			to[0] = v0;
-			if (two)
-				to[1] = v1;
-		}
-	} else {
-		__nv_bfloat16 *to = (__nv_bfloat16 *)e.c + at;
-		if (two && ((size_t)to & 3) == 0) {
-			*(__nv_bfloat162 *)to = __floats2bfloat162_rn(v0, v1);
-		} else {
-			to[0] = __float2bfloat16(v0);
-			if (two)
-				to[1] = __float2bfloat16(v1);
+/* The tile's results from the fragments to memory: bias and lower bound are in, C is where column `col` of row `row`
+ * goes. Columns come in pairs where rows allow it. MASK: kept where mask > 0. */
+template <bool MASK, int MI, int NI, typename C, typename T>
+__device__ __forceinline__ void store_tile(float (*acc)[NI][4], C *c, const T *mask, int ldc, int ldmask, int row, int col, int m, int n, bool pairs)
+{
+#pragma unroll
+	for (int i = 0; i < 2 * MI; i++) {
+		const int r = row + i * 8;
+		if (r >= m)
+			break;
+		C *to = c + (size_t)r * ldc + col;
+		const T *keep = MASK ? mask + (size_t)r * ldmask + col : nullptr;
+#pragma unroll
+		for (int j = 0; j < NI; j++) {
+			float v0 = acc[i / 2][j][i % 2 * 2], v1 = acc[i / 2][j][i % 2 * 2 + 1];
+			if (pairs) {
+				if (col + j * 8 < n) {
+					if (MASK) {
+						const float2 k = load2(keep + j * 8);
+						v0 = k.x > 0.f ? v0 : 0.f, v1 = k.y > 0.f ? v1 : 0.f;
+					}
+					store2(to + j * 8, v0, v1);
+				}
+			} else {
+				if (col + j * 8 < n)
+					store1(to + j * 8, MASK && !((float)keep[j * 8] > 0.f) ? 0.f : v0);
+				if (col + j * 8 + 1 < n)
+					store1(to + j * 8 + 1, MASK && !((float)keep[j * 8 + 1] > 0.f) ? 0.f : v1);
+			}
 		}
 	}
 }
@@ -272,9 +284,9 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int slice_
 	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / team<BN>::M), wn = warp % WARPS_N * (BN / WARPS_N);
 	const bool early = g.early;
 	const size_t b_trial = z * g.b_trial;
-	operand<T> a = {(const T *)((const char *)g.a + z * g.a_trial), g.lda, false}, b = {nullptr, g.ldb, false};
-	a.wide = a.ld * sizeof(T) % 16 == 0 && ((size_t)a.p & 15) == 0;
-	const bool wide_b = b.ld * sizeof(T) % 16 == 0;
+	loader<T, AT ? BK : BM, AT ? BM : BK, LDA, THREADS> a;
+	loader<T, BT ? BK : BN, BT ? BN : BK, LDB, THREADS> b;
+	const T *const a_base = (const T *)((const char *)g.a + z * g.a_trial);
 	T *sa = shared, *sb = shared + R::A * STAGES;
 	float acc[MI][NI][4] = {};
 
@@ -286,54 +298,54 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int slice_
 		step0 = blockIdx.y * (slice_k / BK);
 		total = min(total - step0, slice_k / BK);
 	}
-	/* The segment that a step lies in: most products have one, so it is looked for only when a step leaves it. Both
-	 * operands of a step are asked for one after the other or, early, all of B first. */
-	struct where { int seg, first, k, a; const T *b; };
-	auto enter = [&](int seg, int first) -> where { return {seg, first, g.seg[seg].k, g.seg[seg].a, (const T *)((const char *)g.seg[seg].b + b_trial)}; };
-	auto reach = [&](where &w, int step) {
-		while (step - w.first >= (w.k + BK - 1) / BK)
-			w = enter(w.seg + 1, w.first + (w.k + BK - 1) / BK);
-	};
-	auto load_a = [&](where &w, int step) {
-		reach(w, step + step0);
-		const int k0 = (step + step0 - w.first) * BK;
-		operand<T> from = a;
-		T *to = sa + step % STAGES * R::A;
-		if (AT) {
-			from.p += (size_t)w.a * a.ld;
-			stage<T, BK, BM, LDA, THREADS>(to, from, k0, w.k, m0, gm);
-		} else {
-			from.p += w.a;
-			from.wide = a.wide && w.a * sizeof(T) % 16 == 0;
-			stage<T, BM, BK, LDA, THREADS>(to, from, m0, gm, k0, w.k);
+	/* Each operand walks through the segments of the sum: seg, the first step of it, its length. */
+	int seg_a = -1, seg_b = -1, first_a = 0, first_b = 0, steps_a = 0, steps_b = 0, k_a = 0, k_b = 0;
+	auto load_a = [&](int step) {
+		while (step - first_a >= steps_a) {
+			first_a += steps_a;
+			seg_a++;
+			k_a = g.seg[seg_a].k;
+			steps_a = (k_a + BK - 1) / BK;
+			a.init(a_base + (size_t)g.seg[seg_a].a * (AT ? g.lda : 1), g.lda);
 		}
-	};
-	auto load_b = [&](where &w, int step) {
-		reach(w, step + step0);
-		const int k0 = (step + step0 - w.first) * BK;
-		const operand<T> from = {w.b, b.ld, wide_b && ((size_t)w.b & 15) == 0};
-		T *to = sb + step % STAGES * R::B;
-		if (BT)
-			stage<T, BK, BN, LDB, THREADS>(to, from, k0, w.k, n0, gn);
+		T *to = sa + (step - step0) % STAGES * R::A;
+		if (AT)
+			a.load(to, (step - first_a) * BK, k_a, m0, gm);
 		else
-			stage<T, BN, BK, LDB, THREADS>(to, from, n0, gn, k0, w.k);
+			a.load(to, m0, gm, (step - first_a) * BK, k_a);
 	};
-	where wa = enter(0, 0), wb = wa;
+	auto load_b = [&](int step) {
+		while (step - first_b >= steps_b) {
+			first_b += steps_b;
+			seg_b++;
+			k_b = g.seg[seg_b].k;
+			steps_b = (k_b + BK - 1) / BK;
+			b.init((const T *)((const char *)g.seg[seg_b].b + b_trial), g.ldb);
+		}
+		T *to = sb + (step - step0) % STAGES * R::B;
+		if (BT)
+			b.load(to, (step - first_b) * BK, k_b, n0, gn);
+		else
+			b.load(to, n0, gn, (step - first_b) * BK, k_b);
+	};
 	if (early)
+#pragma unroll 1
 		for (int step = 0; step < STAGES && step < total; step++)
-			load_b(wb, step);
+			load_b(step0 + step);
 	cuda_wait_before();
 	cuda_let_next();
+#pragma unroll 1
 	for (int step = 0; step < STAGES; step++) { /* every stage is a group, empty ones included, so that waits count alike */
 		if (step < total) {
 			if (!early)
-				load_b(wb, step);
-			load_a(wa, step);
+				load_b(step0 + step);
+			load_a(step0 + step);
 		}
 		copy_commit();
 	}
 	const bool column = AT && g.column && n0 == 0;
 	float sum[BM / 32] = {};
+#pragma unroll 1
 	for (int step = 0; step < total; step++) {
 		const int at = step % STAGES;
 
@@ -350,27 +362,38 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int slice_
 		multiply<MODE, T, AT, BT, MI, NI, LDA, LDB>(acc, sa + at * R::A, sb + at * R::B, wm, wn);
 		if (step + STAGES < total) {
 			__syncthreads();
-			load_a(wa, step + STAGES);
-			load_b(wb, step + STAGES);
+			load_a(step0 + step + STAGES);
+			load_b(step0 + step + STAGES);
 		}
 		copy_commit();
 	}
 
 	const int row = m0 + wm + (threadIdx.x & 31) / 4, col = n0 + wn + (threadIdx.x & 3) * 2;
-	const epilogue<T> e = {(char *)g.c + z * g.c_trial + slice_offset, g.mask ? (const T *)((const char *)g.mask + z * g.mask_trial) : nullptr,
-	                       g.bias ? (const float *)((const char *)g.bias + z * g.bias_trial) : nullptr, gm, gn, g.ldc, g.ldmask,
-	                       g.relu != 0, g.c_f32 || sizeof(T) == 4};
+	const float *bias = g.bias ? (const float *)((const char *)g.bias + z * g.bias_trial) : nullptr;
+	const float lo = g.relu ? 0.f : -INFINITY;
+	if (bias) {
 #pragma unroll
-	for (int j = 0; j < NI; j++) {
-		const int n = col + j * 8;
-		const float b0 = e.bias && n < gn ? e.bias[n] : 0.f, b1 = e.bias && n + 1 < gn ? e.bias[n + 1] : 0.f;
+		for (int j = 0; j < NI; j++) {
+			const int n = col + j * 8;
+			const float b0 = n < gn ? bias[n] : 0.f, b1 = n + 1 < gn ? bias[n + 1] : 0.f;
 #pragma unroll
-		for (int i = 0; i < MI; i++)
+			for (int i = 0; i < MI; i++)
 #pragma unroll
-			for (int half = 0; half < 2; half++)
-				if (row + i * 16 + half * 8 < gm && n < gn)
-					finish(e, row + i * 16 + half * 8, n, acc[i][j][half * 2] + b0, acc[i][j][half * 2 + 1] + b1);
+				for (int k = 0; k < 4; k++)
+					acc[i][j][k] = at_least(acc[i][j][k] + (k & 1 ? b1 : b0), lo);
+		}
 	}
+	char *c = (char *)g.c + z * g.c_trial + slice_offset;
+	/* store_n: columns that may be written, zeros behind n: then pairs need no care at the end */
+	const int ldc = g.ldc, store_n = g.store_n > gn ? g.store_n : gn;
+	const bool f32 = g.c_f32 || sizeof(T) == 4, pairs = store_n % 2 == 0 && ldc % 2 == 0 && ((size_t)c & (f32 ? 7 : 3)) == 0;
+	if (g.mask)
+		store_tile<true, MI, NI>(acc, (T *)c, (const T *)((const char *)g.mask + z * g.mask_trial), ldc, g.ldmask, row, col, gm, store_n,
+		                         pairs && g.ldmask % 2 == 0);
+	else if (f32)
+		store_tile<false, MI, NI>(acc, (float *)c, (const T *)nullptr, ldc, 0, row, col, gm, store_n, pairs);
+	else
+		store_tile<false, MI, NI>(acc, (T *)c, (const T *)nullptr, ldc, 0, row, col, gm, store_n, pairs);
 	if (AT && g.column)
 		leave_sums<MI, NI, BM>(g, acc, sum, column, index, slice_offset, m0, row, col, (float *)shared);
 }

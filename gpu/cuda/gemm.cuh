@@ -25,6 +25,7 @@ struct gemm {
 	const void *mask;              /* low [m, n], NULL: none; else C is kept where mask > 0 (relu's derivative) */
 	size_t a_trial, b_trial, c_trial, bias_trial, mask_trial; /* bytes from trial to trial */
 	int m, n, lda, ldb, ldc, ldmask;
+	int store_n;                   /* > n: C has so many columns, those behind n take zeros; 0: n */
 	int segments;
 	struct gemm_segment seg[GEMM_SEGMENTS];
 	unsigned char a_t, b_t, relu, c_f32;
