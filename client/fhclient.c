@@ -163,8 +163,11 @@ static void on_pipe(nng_pipe p, nng_pipe_ev ev, void *arg)
 	uint64_t one = 1;
 
 	(void)p;
-	if (write(ev == NNG_PIPE_EV_REM_POST ? c->lost_fd : c->added_fd, &one, sizeof one) < 0)
-		return; /* the counter is non-zero already */
+	wait_take();
+	/* A full counter is non-zero as well. */
+	while (write(ev == NNG_PIPE_EV_REM_POST ? c->lost_fd : c->added_fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+	wait_give();
 }
 
 struct dial { nng_socket sock; const char *url; int done_fd, rc; };
@@ -229,6 +232,7 @@ static int socket_options(struct fh_client *c)
 		rc = nng_socket_set_ms(c->sock, NNG_OPT_RECONNMINT, REDIAL_NEVER_MS);
 	if (!rc)
 		rc = nng_socket_get_int(c->sock, NNG_OPT_RECVFD, &c->reply_fd);
+	wait_give();
 	if (!rc)
 		rc = nng_pipe_notify(c->sock, NNG_PIPE_EV_ADD_POST, on_pipe, c);
 	if (!rc)

@@ -45,7 +45,9 @@ static void on_sub_pipe(nng_pipe p, nng_pipe_ev ev, void *arg)
 	struct fh_follow *f = arg;
 
 	(void)p;
+	wait_take();
 	atomic_fetch_add(&f->sub_pipes, ev == NNG_PIPE_EV_ADD_POST ? 1 : -1);
+	wait_give();
 }
 
 static int sub_setup(struct fh_follow *f, const char *url)
@@ -62,6 +64,7 @@ static int sub_setup(struct fh_follow *f, const char *url)
 		rc = nng_socket_set(f->sub, NNG_OPT_SUB_SUBSCRIBE, f->topic, strlen(f->topic));
 	if (!rc)
 		rc = nng_socket_get_int(f->sub, NNG_OPT_RECVFD, &f->sub_fd);
+	wait_give();
 	if (!rc)
 		rc = nng_pipe_notify(f->sub, NNG_PIPE_EV_ADD_POST, on_sub_pipe, f);
 	if (!rc)

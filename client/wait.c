@@ -44,6 +44,18 @@ int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *
 	}
 }
 
+static unsigned handed_over;
+
+void wait_give(void)
+{
+	__atomic_add_fetch(&handed_over, 1, __ATOMIC_RELEASE);
+}
+
+void wait_take(void)
+{
+	__atomic_load_n(&handed_over, __ATOMIC_ACQUIRE);
+}
+
 /* Shared by the closing thread and the one that waits for it; the last of the two frees it. */
 struct closing {
 	nng_socket sock;
@@ -92,5 +104,6 @@ int wait_close(struct nng_socket_s sock)
 	waited = wait_fds(&fd, 1, wait_now_ns() + (int64_t)CLOSE_MS * 1000000, NULL);
 	done = waited == WAIT_READY && read(c->done_fd, &n, sizeof n) == (ssize_t)sizeof n;
 	closing_release(c);
+	wait_take();
 	return done ? 0 : -1;
 }

@@ -16,6 +16,10 @@ int64_t wait_now_ns(void); /* CLOCK_MONOTONIC */
 int wait_interrupted(const volatile int *flag); /* NULL: never */
 /* Until one of the descriptors is ready, the deadline or the interrupt. n may be 0: a pause. */
 int wait_fds(struct pollfd *fd, int n, int64_t deadline_ns, const volatile int *interrupt);
+/* Order between us and NNG's callbacks: what was written before wait_give() is seen after wait_take(). NNG's locks do the
+ * same, but a checker that cannot see into the library would not know. */
+void wait_give(void);
+void wait_take(void);
 /* nng_close() within a second. NNG 1.5.2 now and then never comes back from it while messages arrive: then -1, and what
  * its callbacks point to must stay for ever. */
 int wait_close(struct nng_socket_s sock);

@@ -53,6 +53,16 @@ static struct fh_client *client_of(const char *url)
 	return c;
 }
 
+static int call(struct fh_client *c, Fh__V1__Request *req, int64_t timeout_ms, struct fh_answer *a, struct fh_status *st)
+{
+	int rc;
+
+	wait_give(); /* what the test prepared, to the daemon's thread */
+	rc = fh_client_call(c, req, timeout_ms, a, st);
+	wait_take();
+	return rc;
+}
+
 static int ping(struct fh_client *c, int64_t timeout_ms, struct fh_answer *a, struct fh_status *st)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
@@ -60,7 +70,7 @@ static int ping(struct fh_client *c, int64_t timeout_ms, struct fh_answer *a, st
 
 	req.call_case = FH__V1__REQUEST__CALL_PING;
 	req.ping = &p;
-	return fh_client_call(c, &req, timeout_ms, a, st);
+	return call(c, &req, timeout_ms, a, st);
 }
 
 static int stop_job(struct fh_client *c, int64_t timeout_ms, struct fh_answer *a, struct fh_status *st)
@@ -71,7 +81,7 @@ static int stop_job(struct fh_client *c, int64_t timeout_ms, struct fh_answer *a
 	s.job = "x";
 	req.call_case = FH__V1__REQUEST__CALL_STOP_JOB;
 	req.stop_job = &s;
-	return fh_client_call(c, &req, timeout_ms, a, st);
+	return call(c, &req, timeout_ms, a, st);
 }
 
 static double since(int64_t start_ns) { return (double)(wait_now_ns() - start_ns) * 1e-9; }

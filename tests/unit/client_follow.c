@@ -153,6 +153,7 @@ static void a_finished_job_is_read_to_its_end(void **state)
 	for (int publisher = 0; publisher < 2; publisher++) {
 		rig_up(&r, publisher, 0, 1000);
 		r.series.page_max = 3; /* several pages */
+		wait_give();
 		series_grow(&r.series, 10, 1);
 		seq = 0;
 		expect(&r, &seq, 10);
@@ -293,6 +294,7 @@ static void a_job_that_is_gone_is_told(void **state)
 
 	rig_up(&r, 0, 0, 1000);
 	r.series.missing = 1;
+	wait_give();
 	assert_int_equal(fh_follow_next(r.follow, 5000, &s, &st), FH_NOT_FOUND);
 	rig_down(&r, 1);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "client/wait.h" /* wait_give(), wait_take(): the order that the messages bring */
 #include "proto/wire.h"
 
 struct fake;
@@ -62,6 +63,7 @@ static inline void *fake_run(void *arg)
 
 		if (nng_recvmsg(f->rep, &msg, 0))
 			continue;
+		wait_take();
 		pipe = nng_msg_get_pipe(msg);
 		if (fh_request_unpack(nng_msg_body(msg), nng_msg_len(msg), &a, &req, NULL))
 			abort();
@@ -71,6 +73,7 @@ static inline void *fake_run(void *arg)
 		fh_reply_init(&reply, req->request_id);
 		how = f->answer(f, req, &reply);
 		atomic_fetch_add(&f->requests, 1);
+		wait_give();
 		if (how == FAKE_HANG_UP)
 			nng_pipe_close(pipe);
 		else if (how != FAKE_SILENT)
