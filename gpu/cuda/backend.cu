@@ -151,6 +151,8 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	int major = 0, shared = 0;
 	if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device) == cudaSuccess)
 		c->overlap = major >= 9;
+	if (cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, b->device) != cudaSuccess)
+		c->multiprocessors = 1;
 	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device) == cudaSuccess)
 		c->wide = shared >= 120 << 10;
 	cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);

@@ -83,6 +83,20 @@ void add_weight(struct cuda_exec *c, struct gemm_group *g, int layer, const stru
 		q->part += cuda_tiles(d->layer[l].out, c->s.grad_tile) * cuda_tiles(d->layer[l].in, c->s.grad_tile);
 }
 
+/* Weight gradients out of a group into another. */
+void split(struct gemm_group *from, struct gemm_group *weights)
+{
+	int kept = 0;
+
+	for (int i = 0; i < from->count; i++) {
+		if (from->g[i].a_t)
+			weights->g[weights->count++] = from->g[i];
+		else
+			from->g[kept++] = from->g[i];
+	}
+	from->count = kept;
+}
+
 /* The gradient from its slices, in order, and the sum of squares of each block's share. Padding lies in no product: it
  * is zero in T_GRAD and stays so. */
 __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_slices(const float *slice, size_t slice_trial, int slices, float *grad, int64_t params,
@@ -141,13 +155,24 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 	add_weight(c, apart ? &sliced : &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
 	add_weight(c, apart ? &sliced : &input, DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
 
-	const int tile = apart ? 0 : s->grad_tile;
+	/* Many trials: the gradients through the layers take larger tiles in launches of their own. */
+	const bool many = !apart && d->P >= 8;
+	struct gemm_group beside[3] = {};
+	if (many) {
+		split(&heads, &beside[0]);
+		split(&trunk2, &beside[1]);
+		split(&trunk1, &beside[2]);
+	}
+	const int tile = apart || many ? 0 : s->grad_tile;
 	if ((rc = gemm_launch(c, &heads, tile, "launch of backward heads 2", st)) ||
 	    (rc = gemm_launch(c, &trunk2, tile, "launch of backward heads 1", st)) ||
 	    (rc = gemm_launch(c, &trunk1, tile, "launch of backward trunk 2", st)))
 		return rc;
+	for (int i = 0; many && i < 3; i++)
+		if ((rc = gemm_launch(c, &beside[i], s->grad_tile, "launch of weight gradients", st)))
+			return rc;
 	if (!apart)
-		return gemm_launch(c, &input, tile, "launch of backward trunk 1", st);
+		return gemm_launch(c, &input, s->grad_tile, "launch of backward trunk 1", st);
 	sliced.slices = s->slices;
 	sliced.slice_k = CUDA_SLICE_ROWS;
 	sliced.slice_bytes = (size_t)d->params * 4;

@@ -258,6 +258,7 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 	if (e < d.N) {
 		const float *v = at(x.out, x.out_trial) + (size_t)e * x.ldo;
 		const struct head_support zs = head_support_of(c, d.NA);
+		int greedy = 0;
 
 		for (int b = 0; b < d.D; b++) {
 			struct head_row<A, L> row;
@@ -265,9 +266,12 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 			head_load(row, v, v + x.seg[1 + b], d.A[b], d.NA, lane);
 			head_combine(row, d.A[b]);
 			const int best = head_greedy(row, d.A[b], d.NA, zs, lane);
-			if (lane == 0)
-				x.action[((size_t)z * d.N + e) * d.D + b] = explored(c, eps, e * d.D + b, best, d.A[b]);
+			if (lane == b) /* lanes draw side by side below */
+				greedy = best;
 		}
+		if (lane < d.D)
+			x.action[((size_t)z * d.N + e) * d.D + lane] = explored(c, eps, e * d.D + lane, greedy, d.A[lane]);
+		__syncwarp();
 		if (x.acts_only)
 			return;
 		if (lane == 0)

@@ -54,6 +54,7 @@ struct cuda_exec {
 	void *h_slots;            /* pinned arena behind the slots */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
+	int multiprocessors;
 	int wide;                 /* blocks may have the shared memory of 128 x 128 tiles */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
 };

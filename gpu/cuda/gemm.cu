@@ -231,10 +231,10 @@ template <typename T, int BM, int BN> struct ring {
 
 /* The column sums of a tile (a bias gradient), and the sum of squares of all that the tile wrote, in a fixed order. */
 template <int MI, int NI, int BM>
-__device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const float *sum, bool column, int index, size_t slice_offset, int m0, int m, int n,
+__device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const float *sum, bool column, int index, int z, size_t slice_offset, int m0, int m, int n,
                            float *shared)
 {
-	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
 	double square = 0.0, *total = (double *)shared;
 	float *rows = shared + 8; /* [4][BM] behind the four warps' totals */
 
@@ -275,12 +275,12 @@ __device__ void leave_sums(const struct gemm &g, float (*acc)[NI][4], const floa
  * as a whole before the first product waits. With `early`, B (weights, which the launch before does not write) is asked
  * for before that launch is known to be complete. */
 template <int MODE, typename T, bool AT, bool BT, int BM, int BN>
-__device__ __forceinline__ void tile(const struct gemm &g, int index, int slice_k, size_t slice_offset, T *shared)
+__device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int slice_k, size_t slice_offset, T *shared)
 {
 	typedef ring<T, BM, BN> R;
 	enum { STAGES = R::STAGES, LDA = (AT ? BM : BK) + R::PAD, LDB = (BT ? BN : BK) + R::PAD };
 	enum { WARPS_N = team<BN>::N, THREADS = team<BN>::THREADS, MI = BM / team<BN>::M / 16, NI = BN / WARPS_N / 8 };
-	const int m0 = index / g.tiles_n * BM, n0 = index % g.tiles_n * BN, z = blockIdx.z, gm = g.m, gn = g.n, segments = g.segments;
+	const int m0 = index / g.tiles_n * BM, n0 = index % g.tiles_n * BN, gm = g.m, gn = g.n, segments = g.segments;
 	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / team<BN>::M), wn = warp % WARPS_N * (BN / WARPS_N);
 	const bool early = g.early;
 	const size_t b_trial = z * g.b_trial;
@@ -395,35 +395,53 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int slice_
 	else
 		store_tile<false, MI, NI>(acc, (T *)c, (const T *)nullptr, ldc, 0, row, col, gm, store_n, pairs);
 	if (AT && g.column)
-		leave_sums<MI, NI, BM>(g, acc, sum, column, index, slice_offset, m0, row, col, (float *)shared);
+		leave_sums<MI, NI, BM>(g, acc, sum, column, index, z, slice_offset, m0, row, col, (float *)shared);
 }
 
 template <int MODE, typename T, int BM, int BN>
-__global__ void __launch_bounds__(team<BN>::THREADS) k_gemm_group(const __grid_constant__ struct gemm_group group)
+__global__ void __launch_bounds__(team<BN>::THREADS, BN > 64 ? 2 : 1) k_gemm_group(const __grid_constant__ struct gemm_group group)
 {
 	extern __shared__ __align__(16) char shared[];
-	int p = 0;
-	while (p + 1 < group.count && (int)blockIdx.x >= group.first[p + 1])
-		p++;
-	const struct gemm &g = group.g[p];
-	const int index = blockIdx.x - group.first[p];
-	const size_t slice_offset = blockIdx.y * group.slice_bytes;
-	if (!g.a_t && !g.b_t)
-		tile<MODE, T, false, false, BM, BN>(g, index, group.slice_k, slice_offset, (T *)shared);
-	else if (!g.a_t)
-		tile<MODE, T, false, true, BM, BN>(g, index, group.slice_k, slice_offset, (T *)shared);
-	else if constexpr (BN <= 64)
-		tile<MODE, T, true, true, BM, BN>(g, index, group.slice_k, slice_offset, (T *)shared);
+	/* Blocks go from tile to tile: code and descriptions stay warm, and the tiles of all trials are one list. */
+#pragma unroll 1
+	for (int id = blockIdx.x; id < group.tiles * group.trials; id += gridDim.x) {
+		const int z = id / group.tiles, at = id % group.tiles;
+		int p = 0;
+		while (p + 1 < group.count && at >= group.first[p + 1])
+			p++;
+		const struct gemm &g = group.g[p];
+		const int index = at - group.first[p];
+		const size_t slice_offset = blockIdx.y * group.slice_bytes;
+		if (id != (int)blockIdx.x)
+			__syncthreads(); /* the ring of the tile before is free */
+		if (!g.a_t && !g.b_t)
+			tile<MODE, T, false, false, BM, BN>(g, index, z, group.slice_k, slice_offset, (T *)shared);
+		else if (!g.a_t)
+			tile<MODE, T, false, true, BM, BN>(g, index, z, group.slice_k, slice_offset, (T *)shared);
+		else if constexpr (BN <= 64)
+			tile<MODE, T, true, true, BM, BN>(g, index, z, group.slice_k, slice_offset, (T *)shared);
+	}
+}
+
+template <typename K> int resident_blocks(K kernel, int threads, size_t shared)
+{
+	int n = 0;
+
+	return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, threads, shared) == cudaSuccess && n > 0 ? n : 1;
 }
 
 template <int MODE, typename T, int BM, int BN>
-cudaError_t launch_tiles(struct cuda_exec *c, const struct gemm_group *g, dim3 grid)
+cudaError_t launch_tiles(struct cuda_exec *c, const struct gemm_group *g, int slices)
 {
 	enum { BYTES = ring<T, BM, BN>::BYTES };
 	static const cudaError_t ready =
 		cudaFuncSetAttribute(k_gemm_group<MODE, T, BM, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
 	if (ready != cudaSuccess)
 		return ready;
+	static const int resident = resident_blocks(k_gemm_group<MODE, T, BM, BN>, team<BN>::THREADS, BYTES);
+	const int tiles = g->tiles * g->trials, most = resident * c->multiprocessors;
+	const dim3 grid(tiles * slices > most ? (most + slices - 1) / slices : tiles, slices);
+
 	return cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, team<BN>::THREADS, BYTES, *g);
 }
 
@@ -440,12 +458,12 @@ int count_tiles(struct gemm_group *g, int tile)
 }
 
 template <int MODE, typename T>
-cudaError_t launch_mode(struct cuda_exec *c, const struct gemm_group *g, int tile, dim3 grid)
+cudaError_t launch_mode(struct cuda_exec *c, const struct gemm_group *g, int tile, int slices)
 {
 	if constexpr (MODE == GEMM_BF16)
 		if (tile == 128)
-			return launch_tiles<MODE, T, 128, 128>(c, g, grid);
-	return tile == 32 ? launch_tiles<MODE, T, 32, 32>(c, g, grid) : launch_tiles<MODE, T, 64, 64>(c, g, grid);
+			return launch_tiles<MODE, T, 128, 128>(c, g, slices);
+	return tile == 32 ? launch_tiles<MODE, T, 32, 32>(c, g, slices) : launch_tiles<MODE, T, 64, 64>(c, g, slices);
 }
 
 } // namespace
@@ -459,13 +477,14 @@ int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char 
 	if (!tile)
 		tile = c->dims.precision == FH_PRECISION_BF16 && c->wide && (long)count_tiles(g, 128) * P >= 264 ? 128 :
 		       (long)count_tiles(g, 64) * P >= 264 ? 64 : 32;
-	const dim3 grid(count_tiles(g, tile), slices, P);
+	g->tiles = count_tiles(g, tile);
+	g->trials = P;
 
 	if (c->dims.precision == FH_PRECISION_BF16)
-		e = launch_mode<GEMM_BF16, __nv_bfloat16>(c, g, tile, grid);
+		e = launch_mode<GEMM_BF16, __nv_bfloat16>(c, g, tile, slices);
 	else if (c->dims.precision == FH_PRECISION_TF32)
-		e = launch_mode<GEMM_TF32, float>(c, g, tile, grid);
+		e = launch_mode<GEMM_TF32, float>(c, g, tile, slices);
 	else
-		e = launch_mode<GEMM_F32, float>(c, g, tile, grid);
+		e = launch_mode<GEMM_F32, float>(c, g, tile, slices);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }

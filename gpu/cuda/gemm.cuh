@@ -1,6 +1,5 @@
 /* Groups of small matrix products in one launch: every product of one step of the network that depends on nothing
- * between. Tiles of all products and all trials share a grid: blockIdx.x walks the tiles of the group, blockIdx.z is the
- * trial.
+ * between. The tiles of all products and all trials are one list, which the blocks of the launch go through.
  *
  *   C[m, n] = epilogue( sum_k A(m, k) * B(n, k) )
  *
@@ -41,6 +40,7 @@ struct gemm {
 struct gemm_group {
 	int count;
 	int first[GEMM_GROUP];         /* first tile of each product, side by side: blocks look themselves up. By gemm_launch */
+	int tiles, trials;             /* by gemm_launch */
 	int slices, slice_k;
 	size_t slice_bytes;
 	struct gemm g[GEMM_GROUP];

@@ -1,7 +1,8 @@
 /* Dueling combination, softmax and Q of a branch by one warp (section 1). Lane l owns atoms l, l + 32, …, L of them.
  *
  * Everything a branch needs is loaded at once and kept in registers. Sums over atoms go through a butterfly of fixed
- * shape, so every lane ends with the same bits, run after run. */
+ * shape, so every lane ends with the same bits, run after run. Multiplications that meet an addition say whether they
+ * fuse: this is compiled with contraction and without, and a greedy action must not depend on which. */
 #ifndef FH_GPU_CUDA_HEAD_CUH
 #define FH_GPU_CUDA_HEAD_CUH
 
@@ -16,6 +17,9 @@ __device__ __forceinline__ struct head_support head_support_of(const struct dqn_
 {
 	return {(float)c->v_min, (float)c->v_max, (float)((c->v_max - c->v_min) / (atoms - 1))};
 }
+
+/* z_i */
+__device__ __forceinline__ float head_value(struct head_support s, int i) { return fmaf((float)i, s.dz, s.v_min); }
 
 /* The sums (the maxima) of n numbers over the warp, step by step side by side: n chains hide each other's latency. */
 template <int N> __device__ __forceinline__ void warp_sums(float (&x)[N])
@@ -62,7 +66,7 @@ template <int A, int L> __device__ __forceinline__ void head_combine(struct head
 #pragma unroll
 		for (int a = 0; a < A; a++)
 			sum += r.adv[a][k];
-		r.v[k] -= sum * share;
+		r.v[k] = fmaf(-sum, share, r.v[k]);
 	}
 }
 
@@ -78,6 +82,16 @@ __device__ __forceinline__ void head_logits(const struct head_row<A, L> &r, int 
 			y = a == b ? r.adv[b][k] : y;
 		x[k] = lane + 32 * k < atoms ? r.v[k] + y : -INFINITY;
 	}
+}
+
+/* e^x for x <= 0 to about 2^-21: the exponent in the special function unit, its rounding error carried along. */
+__device__ __forceinline__ float head_exp(float x)
+{
+	const float y = __fmul_rn(x, 1.44269504f), rest = fmaf(x, 1.92596299e-8f, fmaf(x, 1.44269504f, -y));
+	float e;
+
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
+	return x == -INFINITY ? 0.f : fmaf(e, __fmul_rn(rest, 0.693147181f), e);
 }
 
 /* argmax_a Q(a), Q(a) = sum_i z_i softmax_i, the lowest index on a tie. All actions side by side. */
@@ -98,10 +112,10 @@ __device__ __forceinline__ int head_greedy(const struct head_row<A, L> &r, int a
 		sum[a] = sum[A + a] = 0.f;
 #pragma unroll
 		for (int k = 0; k < L; k++) {
-			const float e = lane + 32 * k < atoms ? expf(r.v[k] + r.adv[a][k] - top[a]) : 0.f;
+			const float e = lane + 32 * k < atoms ? head_exp(r.v[k] + r.adv[a][k] - top[a]) : 0.f;
 
 			sum[a] += e;
-			sum[A + a] += e * (s.v_min + (lane + 32 * k) * s.dz);
+			sum[A + a] = fmaf(e, head_value(s, lane + 32 * k), sum[A + a]);
 		}
 	}
 	warp_sums(sum);

@@ -105,7 +105,7 @@ template <typename T, int AM, int L> __global__ void k_loss(const __grid_constan
 	for (int k = 0; k < L; k++) {
 		const float value = zs.v_min + (lane + 32 * k) * zs.dz;
 
-		u[k] = expf(u[k] - top[0]), v[k] = expf(logit[k] - top[1]); /* NaN logits stay NaN, -inf gives 0 */
+		u[k] = head_exp(u[k] - top[0]), v[k] = head_exp(logit[k] - top[1]); /* NaN logits stay NaN, -inf gives 0 */
 		sum[0] += u[k], sum[1] += v[k];
 		sum[2] += u[k] * value, sum[3] += v[k] * value;
 	}

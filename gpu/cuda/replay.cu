@@ -138,7 +138,7 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 			const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
 
 			x.index[(size_t)z * d.B + j] = leaf;
-			most[warp] = pow(filled * (double)node[d.C + leaf] / (double)total, -beta);
+			most[warp] = (double)powf((float)(filled * (double)node[d.C + leaf] / (double)total), (float)-beta);
 			((double *)((char *)x.raw + z * x.raw_trial))[j] = most[warp];
 		}
 		if (x.gather)
@@ -336,11 +336,20 @@ __global__ void __launch_bounds__(256) k_rebuild(const __grid_constant__ struct 
 	if (!last)
 		return;
 	__threadfence();
-	for (int64_t width = chunks / 2; width >= 1; width /= 2) {
-		for (int64_t i = threadIdx.x; i < width; i += 256)
-			node[width + i] = __ldcg(&node[2 * (width + i)]) + __ldcg(&node[2 * (width + i) + 1]);
+	/* from the chunks up: the first levels of a very large tree through memory, the rest in shared memory */
+	int64_t top = chunks;
+	for (; top > CUDA_CHUNK; top /= 2) {
+		for (int64_t i = threadIdx.x; i < top / 2; i += 256)
+			node[top / 2 + i] = __ldcg(&node[top + 2 * i]) + __ldcg(&node[top + 2 * i + 1]);
 		__threadfence_block();
 		__syncthreads();
+	}
+	for (int64_t i = threadIdx.x; i < top; i += 256)
+		level[top + i] = __ldcg(&node[top + i]);
+	for (int64_t width = top / 2; width >= 1; width /= 2) {
+		__syncthreads();
+		for (int64_t i = threadIdx.x; i < width; i += 256)
+			node[width + i] = level[width + i] = level[2 * (width + i)] + level[2 * (width + i) + 1];
 	}
 	if (threadIdx.x == 0)
 		*(unsigned *)((char *)x.ticket + z * x.ticket_trial) = 0;
@@ -348,16 +357,46 @@ __global__ void __launch_bounds__(256) k_rebuild(const __grid_constant__ struct 
 		end_of_collect(x);
 }
 
+struct sums_args {
+	const float *error, *weight, *q, *edge, *ce;
+	double *sums;
+	size_t stat_trial, sums_trial;
+	int B;
+};
+
+/* What the end of the step wants of the batch: means of the priority error, weight, Q and edge mass, and the loss. Runs
+ * beside the backward pass. */
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_sums(const __grid_constant__ struct sums_args x)
+{
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
+	const int z = blockIdx.z;
+	const float *error = x.error + (size_t)z * x.B, *weight = x.weight + (size_t)z * x.B, *ce = x.ce + (size_t)z * x.B;
+	const float *q = (const float *)((const char *)x.q + z * x.stat_trial), *edge = (const float *)((const char *)x.edge + z * x.stat_trial);
+	double sum[5] = {};
+
+	for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS) {
+		const float w = weight[j];
+
+		sum[0] += error[j], sum[1] += w, sum[2] += q[j], sum[3] += edge[j], sum[4] += (double)w * ce[j];
+	}
+	for (int k = 0; k < 5; k++) {
+		const double total = cuda_block_total(sum[k], shared) / x.B;
+
+		if (threadIdx.x == 0)
+			((double *)((char *)x.sums + z * x.sums_trial))[k] = total;
+	}
+}
+
 struct count_args {
 	struct dqn_clock *clock;
 	double *acc;
-	const float *error, *weight, *q, *edge, *ce;
+	const double *sums;      /* of k_sums */
 	float *tree;
 	const int32_t *index;
 	int32_t *winner;
 	const float *old;
 	const double *part;      /* NULL: NORM has filled the clock already */
-	size_t stat_trial, winner_trial, old_trial, part_trial;
+	size_t sums_trial, winner_trial, old_trial, part_trial;
 	int B, NA, parts;
 	int64_t C;
 };
@@ -367,10 +406,9 @@ __device__ void guard(struct dqn_clock *c, const struct count_args &x, double *s
 {
 	const int z = blockIdx.z;
 	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
-	const double loss = cuda_batch_loss(x.ce + (size_t)z * x.B, x.weight + (size_t)z * x.B, x.B, shared);
 
 	if (threadIdx.x == 0)
-		cuda_guard(c, norm, loss / x.B);
+		cuda_guard(c, norm, ((const double *)((const char *)x.sums + z * x.sums_trial))[4]);
 	__syncthreads();
 }
 
@@ -397,15 +435,9 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constan
 			c->largest = old[x.B];
 		__syncthreads();
 	}
-	const float *q = (const float *)((const char *)x.q + z * x.stat_trial), *edge = (const float *)((const char *)x.edge + z * x.stat_trial);
-	double sum[4] = {};
-	for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS) {
-		sum[0] += x.error[(size_t)z * x.B + j], sum[1] += x.weight[(size_t)z * x.B + j];
-		sum[2] += q[j], sum[3] += edge[j];
+	for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
 		winner[index[j]] = -1;
-	}
-	for (int k = 0; k < 4; k++)
-		sum[k] = cuda_block_total(sum[k], shared) / x.B;
+	const double *sum = (const double *)((const char *)x.sums + z * x.sums_trial);
 	if (threadIdx.x)
 		return;
 	double *a = x.acc + (size_t)z * DQN_ACC_COUNT;
@@ -554,6 +586,10 @@ int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st
 	a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
 	a.old = cuda_at<float>(c, &c->s.old), a.old_trial = c->s.old.stride;
 	a.B = d->B, a.C = d->C;
+	struct sums_args sums = {cuda_tensor<float>(c, T_ERROR), cuda_tensor<float>(c, T_WEIGHT), cuda_at<float>(c, &c->s.q), cuda_at<float>(c, &c->s.edge),
+	                         cuda_tensor<float>(c, T_CE), cuda_at<double>(c, &c->s.sums), c->s.q.stride, c->s.sums.stride, d->B};
+	k_sums<<<dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, stream>>>(sums);
+	CUDA_LAUNCHED("batch sums");
 	if (d->B <= BLOCK) {
 		k_priority<<<dim3(1, 1, d->P), BLOCK, 0, stream>>>(a);
 		CUDA_LAUNCHED("priority");
@@ -576,8 +612,7 @@ int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_st
 
 	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
 	a.acc = cuda_tensor<double>(c, T_ACCUM);
-	a.error = cuda_tensor<float>(c, T_ERROR), a.weight = cuda_tensor<float>(c, T_WEIGHT), a.ce = cuda_tensor<float>(c, T_CE);
-	a.q = cuda_at<float>(c, &c->s.q), a.edge = cuda_at<float>(c, &c->s.edge), a.stat_trial = c->s.q.stride;
+	a.sums = cuda_at<double>(c, &c->s.sums), a.sums_trial = c->s.sums.stride;
 	a.tree = cuda_tensor<float>(c, T_TREE);
 	a.index = cuda_tensor<int32_t>(c, T_INDEX);
 	a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;

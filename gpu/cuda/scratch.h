@@ -36,6 +36,7 @@ struct cuda_scratch {
 	struct cuda_array q, edge; /* F32 [B] mean Q of the taken actions, mass on the edge atoms */
 	struct cuda_array wraw, wtop; /* F64 [B] importance weights before normalisation, [ceil(B/CUDA_WALK_SAMPLES)] maxima */
 	struct cuda_array step;  /* struct cuda_step, this step's numbers for the optimizer */
+	struct cuda_array sums;  /* F64 [5] means of the batch, see k_sums */
 	struct cuda_array old;   /* F32 [B + 1] leaves before the update, and the largest priority: a skipped step puts them back */
 	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf; all -1 between two steps */
 	struct cuda_array ticket; /* U32 [1] blocks of a launch that are done; 0 between launches */
@@ -108,6 +109,7 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->wraw, B * 8, d->P, &at);
 	cuda_array_at(&s->wtop, (size_t)cuda_tiles(d->B, CUDA_WALK_SAMPLES) * 8, d->P, &at);
 	cuda_array_at(&s->step, sizeof(struct cuda_step), d->P, &at);
+	cuda_array_at(&s->sums, 5 * 8, d->P, &at);
 	cuda_array_at(&s->old, (B + 1) * 4, d->P, &at);
 	cuda_array_at(&s->ticket, 4, d->P, &at);
 	cuda_array_at(&s->winner, (size_t)d->C * 4, d->P, &at);

@@ -148,8 +148,22 @@ GOLDEN_UNUSED static void rig_within(struct rig *r, int tensor, double limit)
 {
 	double e = rig_error(r, tensor);
 
-	if (!(e <= limit))
-		fail_msg("%s: relative error %.3g, at most %.3g", r->plan[0].tensor[tensor].name, e, limit);
+	if (e <= limit)
+		return;
+	const struct plan_tensor *t = &r->plan[0].tensor[tensor];
+	void *dev = malloc(t->bytes);
+	int64_t worst = 0;
+	double most = -1;
+	RIG_OK(r->x[1]->backend->read(r->x[1], tensor, 0, dev, t->bytes, &r->st));
+	for (int64_t i = 0; i < t->elements * r->plan[0].population; i++) {
+		double diff = fabs(rig_value(dev, t->desc.dtype, i) - rig_value(r->x[0]->tensor[tensor], t->desc.dtype, i));
+
+		if (diff > most)
+			most = diff, worst = i;
+	}
+	fail_msg("%s: relative error %.3g, at most %.3g; worst at %lld of trial %lld: host %.17g, device %.17g", t->name, e, limit,
+		 (long long)(worst % t->elements), (long long)(worst / t->elements), rig_value(r->x[0]->tensor[tensor], t->desc.dtype, worst),
+		 rig_value(dev, t->desc.dtype, worst));
 }
 
 /* Bit for bit. */
