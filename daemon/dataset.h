@@ -76,6 +76,9 @@ void datasets_stats(const struct datasets *ds, struct datasets_stats *out);
  * when it never had this hash. */
 typedef void (*dataset_loaded)(void *arg, int code, struct market *m, const struct fh_status *st);
 void datasets_acquire(struct datasets *ds, const char *name, const char *hash, double tick, dataset_loaded done, void *arg);
+/* The same with the features that a job's specification asks for: its tick, and gaps left out. */
+void datasets_acquire_for(struct datasets *ds, const char *name, const char *hash, const struct fh_spec *spec, dataset_loaded done,
+			  void *arg);
 
 /* What is known of it beside the bars: complete but for `jobs`. Owned by d. */
 const Fh__V1__Dataset *dataset_info(const struct dataset *d);

@@ -17,7 +17,7 @@ struct resident {
 	struct datasets *ds;
 	char name[FH_NAME_MAX], hash[65];
 	int64_t bars;              /* of the file, the first ones */
-	double tick;
+	double tick, max_gap;
 	struct market *market;     /* NULL while it is read */
 	int loading, forgotten;    /* forgotten: dropped while it was read */
 	uint64_t bytes, used;      /* used: the clock at its last use */
@@ -42,11 +42,11 @@ static double effective_tick(const struct dataset *d, double tick)
 	return tick;
 }
 
-static struct resident *resident_find(struct datasets *ds, const char *hash, double tick)
+static struct resident *resident_find(struct datasets *ds, const char *hash, double tick, double max_gap)
 {
 	struct resident *r = ds->resident;
 
-	while (r && (r->forgotten || r->tick != tick || strcmp(r->hash, hash)))
+	while (r && (r->forgotten || r->tick != tick || r->max_gap != max_gap || strcmp(r->hash, hash)))
 		r = r->next;
 	return r;
 }
@@ -143,6 +143,8 @@ static void load_work(uv_work_t *w)
 		r->market = NULL;
 		r->code = fh_fail(&r->st, FH_CORRUPT, "%s holds other bars than were registered", r->path);
 	}
+	if (!r->code)
+		market_leave_out_gaps(r->market, r->max_gap);
 }
 
 static void loaded(uv_work_t *w, int status)
@@ -187,12 +189,13 @@ static void wait_for(struct resident *r, dataset_loaded done, void *arg)
 	r->ds->waiting++;
 }
 
-static struct resident *load(struct datasets *ds, const struct dataset *d, const char *hash, double tick)
+static struct resident *load(struct datasets *ds, const struct dataset *d, const char *hash, double tick, double max_gap)
 {
 	struct resident *r = dataset_need_memory(calloc(1, sizeof *r));
 
 	r->ds = ds;
 	r->tick = tick;
+	r->max_gap = max_gap;
 	r->loading = 1;
 	r->work.data = r;
 	snprintf(r->name, sizeof r->name, "%s", d->name);
@@ -206,7 +209,8 @@ static struct resident *load(struct datasets *ds, const struct dataset *d, const
 	return r;
 }
 
-void datasets_acquire(struct datasets *ds, const char *name, const char *hash, double tick, dataset_loaded done, void *arg)
+static void acquire(struct datasets *ds, const char *name, const char *hash, double tick, double max_gap, dataset_loaded done,
+		    void *arg)
 {
 	struct fh_status st = FH_STATUS_INIT;
 	const struct dataset *d = NULL;
@@ -229,13 +233,26 @@ void datasets_acquire(struct datasets *ds, const char *name, const char *hash, d
 		return;
 	}
 	tick = effective_tick(d, tick);
-	r = resident_find(ds, hash, tick);
+	r = resident_find(ds, hash, tick, max_gap);
 	if (r)
 		r->used = ++ds->use_clock;
 	if (r && !r->loading)
 		deliver(ds, done, arg, market_ref(r->market), 0, NULL);
 	else
-		wait_for(r ? r : load(ds, d, hash, tick), done, arg);
+		wait_for(r ? r : load(ds, d, hash, tick, max_gap), done, arg);
+}
+
+void datasets_acquire(struct datasets *ds, const char *name, const char *hash, double tick, dataset_loaded done, void *arg)
+{
+	acquire(ds, name, hash, tick, 0, done, arg);
+}
+
+void datasets_acquire_for(struct datasets *ds, const char *name, const char *hash, const struct fh_spec *spec, dataset_loaded done,
+			  void *arg)
+{
+	double max_gap = spec->env.gap_returns == FH_GAP_RETURNS_YES ? 0 : spec->env.max_gap;
+
+	acquire(ds, name, hash, spec->env.tick, max_gap, done, arg);
 }
 
 /* ---------------------------------------------------------------- for the registry */
@@ -244,7 +261,7 @@ void cache_put(struct datasets *ds, const struct dataset *d, struct market *m)
 {
 	struct resident *r;
 
-	if (resident_find(ds, d->hash, m->tick)) {
+	if (resident_find(ds, d->hash, m->tick, 0)) {
 		market_unref(m);
 		return;
 	}

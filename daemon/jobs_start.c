@@ -146,5 +146,5 @@ void jobs_start(struct jobs *js, struct job *j)
 	if (check_start(js, j, &s->st))
 		start_go(s);
 	else
-		datasets_acquire(d->datasets, j->spec.data.dataset, j->dataset_hash, j->spec.env.tick, on_market, s);
+		datasets_acquire_for(d->datasets, j->spec.data.dataset, j->dataset_hash, &j->spec, on_market, s);
 }

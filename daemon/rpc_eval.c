@@ -128,7 +128,7 @@ void rpc_evaluate(struct daemon *d, struct rpc_call *c)
 	kept->op->users++;
 	/* the bars that the job knows, should others have been appended since */
 	const char *hash = !other && dataset_bars_of(set, j->dataset_hash) ? j->dataset_hash : NULL;
-	datasets_acquire(d->datasets, other ? other : j->spec.data.dataset, hash, j->spec.env.tick, on_market, kept);
+	datasets_acquire_for(d->datasets, other ? other : j->spec.data.dataset, hash, &j->spec, on_market, kept);
 	rpc_reply_operation(d, c, kept->op, 0);
 }
 

@@ -25,6 +25,7 @@ enum env_exit { ENV_EXIT_NONE, ENV_EXIT_STOP, ENV_EXIT_STOP_OPEN, ENV_EXIT_PROFI
 struct env_config {
 	double tick, multiplier, half_spread, fee, max_position, lot, initial_cash, reward_scale, pt, sl, ruin_fraction;
 	int32_t episode_length, horizon;
+	double max_gap; /* seconds; 0: none */
 };
 
 struct env_state {
@@ -247,18 +248,30 @@ FH_HD void env_exits(struct env_state *s, const struct env_config *c, const stru
 	env_apply_fill(s, c, r->exit_fill, price);
 }
 
+/* Seconds from one bar to the next. */
+FH_HD double env_gap(int64_t from_ts, int64_t to_ts)
+{
+	return (double)(to_ts - from_ts) / 1e9;
+}
+
+/* 1: an order given at the bar of from_ts lapses, because the next bar is too far away. */
+FH_HD int env_lapses(const struct env_config *c, int64_t from_ts, int64_t to_ts)
+{
+	return c->max_gap > 0.0 && env_gap(from_ts, to_ts) > c->max_gap;
+}
+
 /* One step: acts at bar s->t (close, sigma of that bar), executes in the next one, moves to it.
  * action: exposure, order type, urgency. last_bar: the split's last usable bar (end - 1). train: episodes end after
- * episode_length bars. */
-FH_HD void env_step(struct env_state *s, const struct env_config *c, const int32_t *action, double close,
-		    const struct env_bar *next, double sigma, int32_t last_bar, int train, struct env_result *r)
+ * episode_length bars. lapsed: env_lapses() between the two bars; the order is not executed then, exits are as always. */
+FH_HD void env_step_over(struct env_state *s, const struct env_config *c, const int32_t *action, double close,
+			 const struct env_bar *next, double sigma, int32_t last_bar, int train, int lapsed, struct env_result *r)
 {
 	int32_t n = s->t + 1;
 	double wanted = env_wanted(action[0], c), delta = wanted - s->q, equity, price;
 
 	r->fill = r->fill_price = r->exit_fill = r->exit_price = 0.0;
 	r->exit = ENV_EXIT_NONE;
-	if (delta != 0.0 && env_fill_price(action[1], delta > 0.0 ? 1.0 : -1.0, close, next, c, &price)) {
+	if (delta != 0.0 && !lapsed && env_fill_price(action[1], delta > 0.0 ? 1.0 : -1.0, close, next, c, &price)) {
 		r->fill = env_order_size(delta, action[2], c);
 		r->fill_price = price;
 		env_trade(s, c, wanted, delta, r->fill, price, sigma, n);
@@ -277,6 +290,13 @@ FH_HD void env_step(struct env_state *s, const struct env_config *c, const int32
 	s->steps++;
 	r->terminated = equity <= c->ruin_fraction * c->initial_cash;
 	r->truncated = !r->terminated && (n == last_bar || (train && s->steps == c->episode_length));
+}
+
+/* The same between two bars that follow each other. */
+FH_HD void env_step(struct env_state *s, const struct env_config *c, const int32_t *action, double close,
+		    const struct env_bar *next, double sigma, int32_t last_bar, int train, struct env_result *r)
+{
+	env_step_over(s, c, action, close, next, sigma, last_bar, train, 0, r);
 }
 
 #endif

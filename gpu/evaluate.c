@@ -50,6 +50,7 @@ void eval_env_config(const struct fh_spec *spec, double reward_scale, struct env
 	out->ruin_fraction = spec->env.ruin_fraction;
 	out->episode_length = (int32_t)spec->env.episode_length;
 	out->horizon = (int32_t)spec->env.horizon;
+	out->max_gap = spec->env.max_gap;
 }
 
 void eval_hold_config(struct env_config *cfg)
@@ -160,7 +161,8 @@ static void step(struct evaluation *e)
 	struct env_result r;
 
 	choose(e, action);
-	env_step(&e->state, &e->cfg, action, m->close[t], &next, m->sigma[t], (int32_t)(e->end - 1), 0, &r);
+	env_step_over(&e->state, &e->cfg, action, m->close[t], &next, m->sigma[t], (int32_t)(e->end - 1), 0,
+		      env_lapses(&e->cfg, m->ts[t], m->ts[t + 1]), &r);
 	record_fill(e, r.fill, r.fill_price);
 	record_fill(e, r.exit_fill, r.exit_price);
 	if (e->row)

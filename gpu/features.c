@@ -31,7 +31,7 @@ enum { S60, S600, S8, S240, SIGMAS };
 
 struct work {
 	const struct market_bars *b;
-	double tick;
+	double tick, max_gap;
 	int64_t t0;                 /* first bar of the chunk */
 	int n;                      /* its bars */
 	/* recursions, as they stand after the last bar seen */
@@ -39,6 +39,7 @@ struct work {
 	struct extreme high[3], low[3]; /* of 14, 55, 144 bars; low holds the negated lows */
 	/* series with the WINDOW values before the chunk in front */
 	double r1[WINDOW + CHUNK], volume[WINDOW + CHUNK]; /* returns, log(1 + v) */
+	double level[WINDOW + CHUNK]; /* sum of the price steps over gaps up to the bar: 0 without any */
 	double unit[CHUNK];         /* max(|c|, tick) */
 	double sigma[CHUNK];
 	double top[CHUNK], bottom[CHUNK]; /* of 144 bars */
@@ -62,14 +63,28 @@ static double bar_return(double from, double to, double tick)
 
 /* ---------------------------------------------------------------- returns and volatility */
 
+/* What the price moved over the gap before bar t, when it is one to be left out. */
+static double gap_step(const struct work *w, int64_t t)
+{
+	const struct market_bars *b = w->b;
+
+	if (!t || !(w->max_gap > 0.0 && env_gap(b->ts[t - 1], b->ts[t]) > w->max_gap))
+		return 0.0;
+	return b->open[t] - b->close[t - 1];
+}
+
 static void chunk_series(struct work *w)
 {
 	const double *c = w->b->close + w->t0, *v = w->b->volume + w->t0;
 
 	memmove(w->r1, w->r1 + CHUNK, WINDOW * sizeof(double));
 	memmove(w->volume, w->volume + CHUNK, WINDOW * sizeof(double));
+	memmove(w->level, w->level + CHUNK, WINDOW * sizeof(double));
 	for (int i = 0; i < w->n; i++) {
-		w->r1[WINDOW + i] = w->t0 + i ? bar_return(c[i - 1], c[i], w->tick) : 0.0;
+		double *level = &w->level[WINDOW + i];
+
+		*level = level[-1] + gap_step(w, w->t0 + i);
+		w->r1[WINDOW + i] = w->t0 + i ? bar_return(c[i - 1] + (level[0] - level[-1]), c[i], w->tick) : 0.0;
 		w->volume[WINDOW + i] = env_log(1.0 + v[i]);
 		w->unit[i] = larger(fabs(c[i]), w->tick);
 	}
@@ -110,7 +125,8 @@ static void chunk_returns(struct work *w)
 
 		for (int i = 0; i < w->n; i++) {
 			int64_t t = w->t0 + i;
-			double r = t < lag[k] ? 0.0 : bar_return(c[t - lag[k]], c[t], w->tick);
+			const double *level = w->level + WINDOW + i;
+			double r = t < lag[k] ? 0.0 : bar_return(c[t - lag[k]] + (level[0] - level[-lag[k]]), c[t], w->tick);
 
 			w->row[i][k] = r / (w->sigma[i] * root);
 		}
@@ -146,7 +162,7 @@ static void chunk_averages(struct work *w)
 
 	for (int i = 0; i < w->n; i++) {
 		int64_t t = w->t0 + i;
-		double c = w->b->close[t], scale = w->unit[i] * w->sigma[i], *row = w->row[i];
+		double c = w->b->close[t] - w->level[WINDOW + i], scale = w->unit[i] * w->sigma[i], *row = w->row[i];
 
 		for (int k = 0; k < 6; k++)
 			average(&w->ema[k], c, span[k], t);
@@ -167,7 +183,8 @@ static void chunk_rsi(struct work *w)
 
 	for (int i = 0; i < w->n; i++) {
 		int64_t t = w->t0 + i;
-		double d = t ? c[t] - c[t - 1] : 0.0;
+		const double *level = w->level + WINDOW + i;
+		double d = t ? c[t] - (c[t - 1] + (level[0] - level[-1])) : 0.0;
 
 		for (int k = 0; k < 3; k++) {
 			double m = t < span[k] ? (double)larger((double)t, 1.0) : span[k], sum;
@@ -204,11 +221,11 @@ static void chunk_extremes(struct work *w)
 
 	for (int i = 0; i < w->n; i++) {
 		int64_t t = w->t0 + i;
-		double c = b->close[t], scale = w->unit[i] * w->sigma[i] * 12.0, hi = 0.0, lo = 0.0;
+		double level = w->level[WINDOW + i], c = b->close[t] - level, scale = w->unit[i] * w->sigma[i] * 12.0, hi = 0.0, lo = 0.0;
 
 		for (int k = 0; k < 3; k++) {
-			hi = extreme_next(&w->high[k], b->high[t]);
-			lo = -extreme_next(&w->low[k], -b->low[t]);
+			hi = extreme_next(&w->high[k], b->high[t] - level);
+			lo = -extreme_next(&w->low[k], -(b->low[t] - level));
 			w->row[i][23 + k] = hi != lo ? 2.0 * (c - lo) / (hi - lo) - 1.0 : 0.0;
 		}
 		w->row[i][34] = (c - hi) / scale;
@@ -345,13 +362,14 @@ static void chunk_clock(struct work *w, const double week[7][2])
 
 /* ---------------------------------------------------------------- all of it */
 
-static void work_start(struct work *w, const struct market_bars *b, double tick)
+static void work_start(struct work *w, const struct market_bars *b, double tick, double max_gap)
 {
 	static const int window[3] = {14, 55, WINDOW};
 
 	memset(w, 0, sizeof(*w));
 	w->b = b;
 	w->tick = tick;
+	w->max_gap = max_gap;
 	for (int k = 0; k < 3; k++) {
 		w->high[k].n = w->low[k].n = window[k];
 		for (int i = 0; i <= WINDOW; i++)
@@ -379,7 +397,7 @@ static void chunk_store(const struct work *w, double *f64, double *s64, float *f
 	}
 }
 
-static void features(const struct market_bars *b, double tick, double *f64, double *s64, float *f32, float *s32)
+static void features(const struct market_bars *b, double tick, double max_gap, double *f64, double *s64, float *f32, float *s32)
 {
 	struct work w;
 	double week[7][2];
@@ -388,7 +406,7 @@ static void features(const struct market_bars *b, double tick, double *f64, doub
 		week[d][0] = sin(TWO_PI * d / 7.0);
 		week[d][1] = cos(TWO_PI * d / 7.0);
 	}
-	work_start(&w, b, tick);
+	work_start(&w, b, tick, max_gap);
 	for (; w.t0 < b->bars; w.t0 += CHUNK) {
 		w.n = b->bars - w.t0 < CHUNK ? (int)(b->bars - w.t0) : CHUNK;
 		chunk_series(&w);
@@ -407,10 +425,20 @@ static void features(const struct market_bars *b, double tick, double *f64, doub
 
 void market_features(const struct market_bars *b, double tick, float *feature, float *sigma)
 {
-	features(b, tick, NULL, NULL, feature, sigma);
+	features(b, tick, 0.0, NULL, NULL, feature, sigma);
 }
 
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma)
 {
-	features(b, tick, feature, sigma, NULL, NULL);
+	features(b, tick, 0.0, feature, sigma, NULL, NULL);
+}
+
+void market_features_gaps(const struct market_bars *b, double tick, double max_gap, float *feature, float *sigma)
+{
+	features(b, tick, max_gap, NULL, NULL, feature, sigma);
+}
+
+void market_features_gaps64(const struct market_bars *b, double tick, double max_gap, double *feature, double *sigma)
+{
+	features(b, tick, max_gap, feature, sigma, NULL, NULL);
 }

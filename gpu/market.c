@@ -157,6 +157,16 @@ int market_build(const struct market_bars *b, double tick, struct market **out, 
 	return 0;
 }
 
+void market_leave_out_gaps(struct market *m, double max_gap)
+{
+	struct market_bars b = {m->bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
+
+	if (m->max_gap == max_gap)
+		return;
+	m->max_gap = max_gap;
+	market_features_gaps(&b, m->tick, max_gap, m->feature, m->sigma);
+}
+
 int market_prefix(const struct market *m, int64_t bars, struct market **out, struct fh_status *st)
 {
 	struct market_bars b = {bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
@@ -171,6 +181,7 @@ int market_prefix(const struct market *m, int64_t bars, struct market **out, str
 	if (rc)
 		return rc;
 	memcpy(p->hash, hex, sizeof(p->hash));
+	p->max_gap = m->max_gap;
 	memcpy(p->feature, m->feature, (size_t)bars * F * sizeof(float));
 	memcpy(p->sigma, m->sigma, (size_t)bars * sizeof(float));
 	*out = p;

@@ -28,6 +28,7 @@ struct market {
 	float *feature;        /* [T, 40], clamped to [-5, 5] */
 	float *sigma;          /* [T] sigma(t), half-life 60 */
 	double tick;           /* the tick the features were made with */
+	double max_gap;        /* seconds; gaps that they leave out are longer; 0: none */
 	char hash[65];         /* SHA-256 of ts, o, h, l, c, v (little-endian, that order), hex */
 	int refs;              /* atomic; market_ref/market_unref */
 	void *arena;           /* one allocation behind all arrays */
@@ -39,6 +40,11 @@ struct market {
 void market_features(const struct market_bars *b, double tick, float *feature, float *sigma);
 /* The same in double, for tests against golden/. */
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma);
+/* The same, leaving out what happened over gaps of more than max_gap seconds (0: none): gpu/MATH.md, section 7, "Gaps". */
+void market_features_gaps(const struct market_bars *b, double tick, double max_gap, float *feature, float *sigma);
+void market_features_gaps64(const struct market_bars *b, double tick, double max_gap, double *feature, double *sigma);
+/* Makes the features of a market that nobody else has a reference of those with max_gap. 0: as it was built. */
+void market_leave_out_gaps(struct market *m, double max_gap);
 /* Copies the bars, computes features and hash. FH_EXHAUSTED, FH_INVALID (fewer than 2 bars, time not increasing, a
  * number that is not finite or beyond the bounds above, negative volume, tick out of range): names the bar. */
 int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st);

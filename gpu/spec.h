@@ -19,6 +19,7 @@ enum fh_init { FH_INIT_FRESH = 1, FH_INIT_WARM = 2, FH_INIT_CHECKPOINT = 3 };
 enum fh_carry { FH_CARRY_CLEAR = 1, FH_CARRY_KEEP = 2 };
 enum fh_schedule { FH_SCHEDULE_CONSTANT = 1, FH_SCHEDULE_LINEAR = 2 };
 enum fh_policy { FH_POLICY_TARGET = 1, FH_POLICY_ONLINE = 2 };
+enum fh_gap_returns { FH_GAP_RETURNS_NO = 1, FH_GAP_RETURNS_YES = 2 }; /* a long gap's return is one bar's for the features */
 enum fh_interrupt { FH_INTERRUPT_RESUME = 1, FH_INTERRUPT_FAIL = 2 };
 
 #define FH_NAME_MAX 65       /* [A-Za-z0-9._-]{1,64} and the terminator */
@@ -62,6 +63,8 @@ struct fh_spec {
 		double tick, multiplier, half_spread, fee, max_position, lot, initial_cash, reward_scale;
 		int64_t episode_length, horizon;
 		double pt, sl, ruin_fraction;
+		double max_gap;  /* seconds; 0: none */
+		int gap_returns; /* enum fh_gap_returns */
 	} env;
 	struct {
 		int64_t epochs, steps_per_epoch; /* planned learn steps = product */

@@ -27,6 +27,7 @@ static const struct spec_choice interrupt_words[] = {
 static const struct spec_choice init_words[] = {
 	{"fresh", FH_INIT_FRESH}, {"warm", FH_INIT_WARM}, {"checkpoint", FH_INIT_CHECKPOINT}, {NULL, 0},
 };
+static const struct spec_choice gap_words[] = {{"no", FH_GAP_RETURNS_NO}, {"yes", FH_GAP_RETURNS_YES}, {NULL, 0}};
 static const struct spec_choice carry_words[] = {
 	{"clear", FH_CARRY_CLEAR}, {"keep", FH_CARRY_KEEP}, {NULL, 0},
 };
@@ -71,6 +72,10 @@ static const struct spec_key tail_keys[] = {
 	 "sigma*sqrt(horizon); distance of the stop, large = off"},
 	{"env.ruin_fraction", SPEC_REAL, KEY_AT(env.ruin_fraction), 0, 1, "0.5", 0, NULL,
 	 "the episode ends when equity <= this * initial_cash"},
+	{"env.max_gap", SPEC_REAL, KEY_AT(env.max_gap), 0, 1e10, "0", 0, NULL,
+	 "seconds; no order is filled across a longer gap between two bars, 0 = any gap"},
+	{"env.gap_returns", SPEC_ENUM, KEY_AT(env.gap_returns), 0, 0, "no", 0, gap_words,
+	 "whether features take the return over a gap longer than max_gap for one bar's"},
 
 	{"run.epochs", SPEC_INT, KEY_AT(run.epochs), 1, 1e6, "10", 0, NULL, "epochs; learn steps = epochs * steps_per_epoch"},
 	{"run.steps_per_epoch", SPEC_INT, KEY_AT(run.steps_per_epoch), 1, 1e9, "300", 0, NULL, "learn steps of one epoch"},

@@ -202,3 +202,32 @@ def test_an_instrument_gives_tick_and_session(daemon, client, folder):
     daemon.ctl("dataset", "import", path, "--name", "b", "--instrument", "ES", "--bar", "1d", "--session", "00:00", "--tick", "0.5")
     assert show(client, "b").tick == 0.5 and {t % (86400 * NS) for t in bars(client, "b")["ts"]} == {0}
     assert "there are ES, NQ" in daemon.ctl("dataset", "import", path, "--name", "c", "--instrument", "ESX", code=2).err
+
+
+def test_a_job_with_max_gap_never_fills_across_one(daemon, client, folder):
+    """Hours of trading with breaks of two hours: the trace of the agent has no fill right after a break, and has some without max_gap."""
+    r, data, t, c = random.Random(1), [], 0, 5000.0
+    for i in range(3000):
+        t += 7200 if i % 60 == 0 else 60
+        o = c + (r.choice([0, 1]) if i % 60 == 0 else 0)
+        c = o + r.choice([0, 0.25, 0.5, 0.75])  # nothing but up between the breaks: worth being long
+        data.append((START + t, o, c + 0.25, o - 0.25, c, 5))
+    daemon.ctl("dataset", "import", write(folder / "g.csv", data), "--name", "g", "--tick", "0.25")
+    fills = {}
+    for name, env in (("gap", {"max_gap": 3600}), ("plain", {}), ("joined", {"max_gap": 3600, "gap_returns": "yes"})):
+        spec = fh.merge(fh.SMALL, {"data": {"dataset": "g"}, "run": {"steps_per_epoch": 1500, "validate_every": 1500}, "env": {"tick": 0.25, "horizon": 5, **env}})
+        path = folder / f"{name}.yaml"
+        path.write_text(fh.yaml_text(spec))
+        daemon.ctl("start", path, "--name", name)
+        job = client.show(name)
+        client.wait_state(job.id, "DONE")
+        daemon.ctl("evaluate", name, "--split", "all", "--trace", folder / f"{name}.csv")
+        lines = (folder / f"{name}.csv").read_text().splitlines()
+        head = lines[0].split(",")
+        table = [dict(zip(head, line.split(","))) for line in lines[1:]]
+        fills[name] = [int(r["bar"]) for r in table if r["fill"] not in ("", "0", "-0") and float(r["fill"] or 0) != 0]
+        assert len(fills[name]) > 50, lines[:4] + lines[-3:]
+    assert not [b for b in fills["gap"] + fills["joined"] if b % 60 == 0]
+    assert [b for b in fills["plain"] if b % 60 == 0]
+    shown = {n: {v.name: v.value for v in client.show(n).last_report.value} for n in fills}
+    assert shown["gap"] != shown["joined"], "features with and without the gaps' returns differ"

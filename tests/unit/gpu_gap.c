@@ -1,0 +1,183 @@
+/* Promises of env.max_gap: an order never fills across a longer gap, whatever its type, and what is held bears the gap; at 0 and without such gaps
+ * every bit is as it was; features of a market can leave gaps out and no other market changes with it. */
+#include "tests/unit/bars.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "gpu/env.h"
+#include "gpu/evaluate.h"
+#include "gpu/market.h"
+#include "proto/status.h"
+
+#define SECOND INT64_C(1000000000)
+#define N 600
+#define HOUR 3600.0
+
+static struct env_config config(double max_gap)
+{
+	return (struct env_config){.tick = 0.25, .multiplier = 50, .half_spread = 0.125, .fee = 2, .max_position = 2, .lot = 1,
+				   .initial_cash = 1e6, .reward_scale = 1, .pt = 2, .sl = 2, .ruin_fraction = 0.5, .episode_length = 100000,
+				   .horizon = 40, .max_gap = max_gap};
+}
+
+static void a_gap_is_longer_than_the_bound(void **state)
+{
+	struct env_config c = config(HOUR), off = config(0);
+
+	assert_false(env_lapses(&c, 0, 3600 * SECOND));
+	assert_true(env_lapses(&c, 0, 3600 * SECOND + 1000));
+	assert_false(env_lapses(&off, 0, INT64_MAX / 2));
+	assert_true(env_lapses(&c, -INT64_MAX / 4, INT64_MAX / 4));
+}
+
+static void orders_lapse_and_exits_do_not(void **state)
+{
+	struct env_config c = config(HOUR);
+	const struct env_bar next = {100, 103, 97, 101}, crash = {80, 81, 79, 80};
+
+	for (int order = ENV_MARKET; order <= ENV_IOC; order++) {
+		const int32_t buy[3] = {4, order, 2}, sell[3] = {0, order, 2};
+		struct env_state s, t;
+		struct env_result r;
+
+		env_start(&s, &c, 200);
+		t = s;
+		env_step_over(&s, &c, buy, 100, &next, 0.01, 1000, 1, 1, &r);
+		assert_true(r.fill == 0 && r.exit == ENV_EXIT_NONE && s.q == 0 && s.cash == 1e6 && s.equity == 1e6 && r.reward == 0);
+		env_step_over(&t, &c, buy, 100, &next, 0.01, 1000, 1, 0, &r);
+		assert_true(r.fill == 2);
+		assert_int_equal(s.t, t.t);
+		/* long 2 over a gap that opens far below the stop: the sell order lapses, the stop does its work at the open */
+		env_step_over(&t, &c, sell, 101, &crash, 0.01, 1000, 1, 1, &r);
+		assert_true(r.fill == 0 && r.exit == ENV_EXIT_STOP_OPEN && r.exit_fill == -2 && r.exit_price == 80 - 0.125 && t.q == 0);
+	}
+}
+
+static void env_step_is_a_step_without_a_gap(void **state)
+{
+	struct env_config a = config(0), b = config(1);
+	struct env_state s, t;
+	struct env_result x, y;
+
+	memset(&s, 0, sizeof s); /* compared with its padding */
+	memset(&t, 0, sizeof t);
+	env_start(&s, &a, 200);
+	env_start(&t, &b, 200);
+	for (int i = 0; i < 3000; i++) {
+		const int32_t action[3] = {i * 7 % 5, i * 5 % 3, i % 3};
+		double o = 100 + sin(i * 0.7), c = 100 + sin(i * 0.7 + 1);
+		const struct env_bar bar = {o, fmax(o, c) + 0.5, fmin(o, c) - 0.5, c};
+		memset(&x, 0, sizeof x);
+		memset(&y, 0, sizeof y);
+		env_step(&s, &a, action, o, &bar, 0.002, 1 << 30, 1, &x);
+		env_step_over(&t, &b, action, o, &bar, 0.002, 1 << 30, 1, 0, &y);
+		assert_memory_equal(&s, &t, sizeof s);
+		assert_memory_equal(&x, &y, sizeof x);
+	}
+}
+
+/* A walk of minutes with a gap of two hours and a jump every 50 bars. */
+static struct market *market(double max_gap)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct bars b;
+	struct market *m;
+
+	bars_alloc(&b, N);
+	for (int i = 0; i < N; i++) {
+		int gap = i && i % 50 == 0;
+		b.ts[i] = (i ? b.ts[i - 1] : 1704186000 * SECOND) + (gap ? 7200 : 60) * SECOND;
+		b.open[i] = i ? b.close[i - 1] + (gap ? (i % 100 ? 20 : -20) : 0) : 1000;
+		b.close[i] = b.open[i] + 0.25 * ((i * 37 % 11) - 5);
+		b.high[i] = fmax(b.open[i], b.close[i]) + 0.5;
+		b.low[i] = fmin(b.open[i], b.close[i]) - 0.5;
+		b.volume[i] = i % 13;
+	}
+	if (market_build(&b.view, 0.25, &m, &st))
+		fail_msg("%s", st.text);
+	market_leave_out_gaps(m, max_gap);
+	bars_free(&b);
+	return m;
+}
+
+static void always_trading(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action)
+{
+	action[0] = t % 2 ? 4 : 0;
+	action[1] = (int32_t)(t / 2 % 3);
+	action[2] = 2;
+}
+
+/* Fills in bars after a gap, and in all. */
+static void count(double max_gap, int *over, int *all)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct market *m = market(0);
+	struct env_config c = config(max_gap);
+	struct evaluation *e;
+	struct fh_split split = {0, N};
+	const struct eval_row *row;
+	int64_t rows;
+
+	assert_int_equal(evaluation_new(NULL, always_trading, NULL, m, &c, split, 1, &e, &st), 0);
+	while (!evaluation_run(e, INT64_C(1) << 40))
+		;
+	row = evaluation_trace(e, &rows);
+	*over = *all = 0;
+	for (int64_t i = 0; i < rows; i++) {
+		*all += row[i].fill != 0;
+		*over += row[i].fill != 0 && row[i].bar % 50 == 0;
+	}
+	evaluation_free(e);
+	market_unref(m);
+}
+
+static void an_evaluation_never_fills_across_a_long_gap(void **state)
+{
+	int over, all, over_off, all_off;
+
+	count(HOUR, &over, &all);
+	count(0, &over_off, &all_off);
+	assert_int_equal(over, 0);
+	assert_true(over_off >= 3);
+	assert_true(all >= all_off - over_off - 20 && all > 100);
+	count(7200, &over, &all); /* a gap of exactly that is none */
+	assert_int_equal(over, over_off);
+	assert_int_equal(all, all_off);
+}
+
+static void features_leave_gaps_out_where_asked(void **state)
+{
+	struct market *plain = market(0), *out = market(HOUR), *none = market(1e9), *back = market(HOUR), *first;
+
+	assert_memory_equal(plain->feature, none->feature, N * FH_MARKET_FEATURES * sizeof(float));
+	assert_memory_equal(plain->sigma, none->sigma, N * sizeof(float));
+	assert_memory_equal(plain->feature, out->feature, 50 * FH_MARKET_FEATURES * sizeof(float));
+	assert_string_equal(plain->hash, out->hash);
+	for (int t = 50; t < N; t += 50) {
+		assert_true(fabsf(plain->feature[t * FH_MARKET_FEATURES]) > 2);
+		assert_true(fabsf(out->feature[t * FH_MARKET_FEATURES]) < 3);
+		assert_true(out->sigma[t] < plain->sigma[t] * 0.9f);
+	}
+	market_leave_out_gaps(back, 0);
+	assert_memory_equal(plain->feature, back->feature, N * FH_MARKET_FEATURES * sizeof(float));
+	assert_int_equal(market_prefix(out, 333, &first, NULL), 0);
+	assert_memory_equal(first->feature, out->feature, 333 * FH_MARKET_FEATURES * sizeof(float));
+	assert_true(first->max_gap == HOUR);
+	market_unref(plain);
+	market_unref(out);
+	market_unref(none);
+	market_unref(back);
+	market_unref(first);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_gap_is_longer_than_the_bound), cmocka_unit_test(orders_lapse_and_exits_do_not),
+		cmocka_unit_test(env_step_is_a_step_without_a_gap), cmocka_unit_test(an_evaluation_never_fills_across_a_long_gap),
+		cmocka_unit_test(features_leave_gaps_out_where_asked),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
