@@ -224,10 +224,22 @@ def run_gpu():
     if reason:
         say(f"skip gpu: {reason}")
         return Count(0, 0, 1)
-    folder, got = build("gpu", ["all", "gpu-bins"])
+    folder, got = build("gpu", ["all", "gpu-bins", "train-bins"])
     total.add(got)
-    if not got.failed:
-        total.add(run_pool(c_steps("gpu", folder, "gpu", 600), 1))
+    if got.failed:
+        return total
+    env = {"FHD_LIBDIR": str(folder), "FHD_DEVICE": "cuda"}
+    steps = c_steps("gpu", folder, "gpu", 600)
+    for source in ("momentum_small", "momentum_default", "momentum_costs", "walk"):
+        steps.append(Step(f"gpu: train/{source}", [str(folder / "tests" / "train" / source)], count_cmocka, 600,
+                          log=folder / "log" / f"train_{source}.txt"))
+    steps.append(Step("gpu: daemon", ["python3", "tests/gpu/daemon.py", str(folder)], count_single, 300, log=folder / "log" / "daemon.txt"))
+    for tool in ("memcheck", "racecheck", "initcheck"):
+        argv = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(folder / "tests" / "gpu" / "golden")]
+        steps.append(Step(f"gpu: {tool}", argv, count_single, 600, log=folder / "log" / f"{tool}.txt"))
+    for step in steps:
+        step.env = {**step.env, **env}
+    total.add(run_pool(steps, 1))
     return total
 
 
