@@ -282,7 +282,7 @@ GOLDEN_UNUSED static struct market *rig_market(struct rig *r, int T, double move
 	uint64_t draw = 77;
 
 	for (int t = 0; t < T; t++) {
-		ts[t] = (int64_t)t * 60000000000;
+		ts[t] = ((int64_t)t + t / 97 * 2880) * 60000000000; /* minutes, with a weekend now and then */
 		o[t] = price;
 		price *= 1 + move * ((double)rig_uniform(&draw) - 0.5);
 		c[t] = price;
