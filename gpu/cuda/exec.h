@@ -104,23 +104,24 @@ int cuda_dqn_loss(struct exec *x, struct fh_status *st);     /* loss.cu */
 int cuda_dqn_backward(struct exec *x, struct fh_status *st); /* backward.cu */
 int cuda_dqn_norm(struct exec *x, struct fh_status *st);     /* adam.cu */
 int cuda_dqn_adam(struct exec *x, struct fh_status *st);
-int cuda_dqn_advance(struct exec *x, struct fh_status *st);  /* replay.cu */
+int cuda_dqn_advance(struct exec *x, struct fh_status *st);  /* sample.cu */
 int cuda_dqn_sample(struct exec *x, struct fh_status *st);
 int cuda_dqn_gather(struct exec *x, struct fh_status *st);
-int cuda_dqn_priority(struct exec *x, struct fh_status *st);
-int cuda_dqn_count(struct exec *x, struct fh_status *st);
+int cuda_dqn_priority(struct exec *x, struct fh_status *st); /* tree.cu */
+int cuda_dqn_count(struct exec *x, struct fh_status *st);    /* count.cu */
 int cuda_dqn_explore(struct exec *x, struct fh_status *st);  /* collect.cu */
 int cuda_dqn_env(struct exec *x, struct fh_status *st);
 int cuda_dqn_insert(struct exec *x, struct fh_status *st);
 
-/* Parts of the fused step, learn.cu. */
-int cuda_learn(struct cuda_exec *c, struct fh_status *st);
+/* Parts of the fused steps, by file. */
+int cuda_learn(struct cuda_exec *c, struct fh_status *st);                              /* learn.cu */
 int cuda_collect(struct cuda_exec *c, struct fh_status *st);                            /* collect.cu */
 int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st);                     /* forward.cu */
-int cuda_draw(struct cuda_exec *c, struct fh_status *st);                                /* replay.cu */
-int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);
-int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st);
+int cuda_draw(struct cuda_exec *c, struct fh_status *st);                               /* sample.cu */
+int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);      /* tree.cu */
 int cuda_insert(struct cuda_exec *c, int estat_blocks, struct fh_status *st);
-int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st);                     /* loss.cu */
+int cuda_sums(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);          /* count.cu */
+int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st);
+int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st);                   /* loss.cu */
 
 #endif

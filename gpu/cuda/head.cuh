@@ -8,7 +8,6 @@
 
 #include "gpu/cuda/exec.h"
 
-#define HEAD_ATOMS_MAX 256
 #define HEAD_ACTIONS_MAX 8 /* of one branch */
 
 struct head_support { float v_min, v_max, dz; }; /* z_i = v_min + i dz */

@@ -4,7 +4,7 @@
  *                                                        \-> priority ------------------------------\-> count
  *
  * draw: schedules, stratified walk down the tree, gather. x': the gradient through x, with the weight gradients that
- * are ready by then. priority: new leaves and the nodes above them, before anyone knows whether the step will be
+ * are ready by then. priority: means of the batch, new leaves and the nodes above them, before anyone knows whether the step will be
  * skipped; count: the guard, leaves put back if it is, accumulators, counters. adam finds the norm by itself.
  *
  * The same kernels as the stages, so the same bits: FH_GPU_SYNC=1 runs those, and tests compare the two. */

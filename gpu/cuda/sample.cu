@@ -1,0 +1,256 @@
+/* The beginning of a learn step on the device (section 4): schedules, stratified sampling with importance weights, gathering.
+ *
+ * Compiled without contraction: sampled indices equal the host's exactly for the same tree. */
+#include <cuda_bf16.h>
+#include "gpu/cuda/exec.h"
+#include "gpu/philox.h"
+#include "gpu/sumtree.h"
+
+namespace {
+
+/* Schedules of this step, and the numbers that the optimizer will want. */
+__device__ void advance(struct dqn_clock *c, struct cuda_step *step)
+{
+	const double share = c->planned > 0 ? (double)c->step / (double)c->planned : 1.0;
+
+	c->lr = c->lr_linear ? c->lr0 + (c->lr_end - c->lr0) * (share < 1.0 ? share : 1.0) : c->lr0;
+	c->beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+	c->bias1 = 1.0 - pow(0.9, (double)(c->applied + 1));
+	c->bias2 = 1.0 - pow(0.999, (double)(c->applied + 1));
+	step->lr = (float)c->lr;
+	step->decay = (float)(c->lr * c->weight_decay);
+	step->tau = (float)c->tau;
+	step->scale1 = (float)(1.0 / c->bias1);
+	step->scale2 = (float)(1.0 / c->bias2);
+	step->stuck = c->skipped_run >= DQN_SKIP_LIMIT;
+	step->hard = c->target_period > 0;
+	step->copy = c->target_period > 0 && (c->applied + 1) % c->target_period == 0;
+	step->max_grad_norm = c->max_grad_norm;
+}
+
+__global__ void k_advance(struct dqn_clock *clock, struct cuda_step *step, size_t step_trial)
+{
+	advance(&clock[blockIdx.z], (struct cuda_step *)((char *)step + blockIdx.z * step_trial));
+}
+
+/* tree_find() by one warp: five levels at a time are loaded at once, so a tree of 2^17 leaves costs four waits, not
+ * seventeen. The same comparisons on the same numbers: the same leaf. All lanes hold x and get the leaf. */
+__device__ int32_t find_by_warp(const float *node, int64_t C, double x, int lane)
+{
+	int64_t n = 1;
+
+	while (n < C) {
+		int levels = 5;
+		while ((n << levels) >= 2 * C)
+			levels--; /* leaves are nodes [C, 2C) */
+		/* heap positions below n, as if n were 1: lane l holds l (2..31) and 32 + l */
+		const int depth = 31 - __clz(lane | 1);
+		float upper = 0.f, lower = 0.f;
+		if (lane >= 2 && depth <= levels)
+			upper = node[(n << depth) + (lane - (1 << depth))];
+		if (levels == 5)
+			lower = node[(n << 5) + lane];
+		int h = 1;
+		for (int k = 0; k < levels; k++) {
+			const float left_u = __shfl_sync(0xffffffffu, upper, (2 * h) & 31), right_u = __shfl_sync(0xffffffffu, upper, (2 * h + 1) & 31);
+			const float left_l = __shfl_sync(0xffffffffu, lower, (2 * h) & 31), right_l = __shfl_sync(0xffffffffu, lower, (2 * h + 1) & 31);
+			const double left = 2 * h < 32 ? left_u : left_l, right = 2 * h < 32 ? right_u : right_l;
+
+			if (x < left || right == 0.0) {
+				h = 2 * h;
+			} else {
+				x = x - left;
+				h = 2 * h + 1;
+			}
+		}
+		n = (n << levels) + (h - (1 << levels));
+	}
+	return (int32_t)(n - C);
+}
+
+struct walk_args {
+	const float *tree;
+	struct dqn_clock *clock;
+	struct cuda_step *step;  /* NULL: ADVANCE is a launch of its own */
+	int32_t *index;
+	double *raw, *top;
+	size_t step_trial, raw_trial, top_trial;
+	int gather;              /* the transitions follow in the same launch */
+	/* the replay and the batch */
+	const void *rp_s, *rp_s2;
+	const uint8_t *rp_a;
+	const float *rp_r, *rp_g;
+	float *s, *s2, *R, *G;   /* s, s2 NULL: not wanted (only comparisons read them) */
+	int32_t *a;
+	void *x; /* low [2B, ldx] */
+	size_t x_trial;
+	int ldx;
+	struct dqn_dims d;
+};
+
+template <typename T> __device__ void gather(const struct walk_args &x, int j, int32_t leaf, int lane)
+{
+	const struct dqn_dims &d = x.d;
+	const int z = blockIdx.z;
+	const size_t at = (size_t)z * d.B + j, from = (size_t)z * d.C + leaf;
+	const T *s = (const T *)x.rp_s + from * d.SD, *s2 = (const T *)x.rp_s2 + from * d.SD;
+	T *low = (T *)((char *)x.x + z * x.x_trial), *to = low + (size_t)j * x.ldx, *to2 = low + (size_t)(d.B + j) * x.ldx;
+
+	for (int k = lane; k < d.SD; k += 32) {
+		const T v = s[k], v2 = s2[k];
+
+		to[k] = v;
+		to2[k] = v2;
+		if (x.s)
+			x.s[at * d.SD + k] = (float)v, x.s2[at * d.SD + k] = (float)v2;
+	}
+	if (lane < d.D)
+		x.a[at * d.D + lane] = x.rp_a[from * d.D + lane];
+	if (lane == 0)
+		x.R[at] = x.rp_r[from], x.G[at] = x.rp_g[from];
+}
+
+/* One warp a sample: the walk down the tree, the weight before normalisation, the transition. Each block leaves its
+ * largest weight; whoever wants weights divides by the largest of those. */
+template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) k_walk(const __grid_constant__ struct walk_args x)
+{
+	__shared__ double most[CUDA_WALK_SAMPLES];
+	const struct dqn_dims &d = x.d;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z, j = blockIdx.x * CUDA_WALK_SAMPLES + warp;
+	struct dqn_clock *c = &x.clock[z];
+	const float *node = x.tree + (size_t)z * 2 * d.C;
+
+	if (blockIdx.x == gridDim.x - 1 && x.step) { /* one block more than samples need */
+		if (threadIdx.x == 0)
+			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
+		return;
+	}
+	if (lane == 0)
+		most[warp] = 0.0;
+	if (j < d.B) {
+		const float total = node[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
+		const int32_t leaf = find_by_warp(node, d.C, tree_target(total, d.B, j, u), lane);
+		if (lane == 0) {
+			const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+
+			x.index[(size_t)z * d.B + j] = leaf;
+			most[warp] = (double)powf((float)(filled * (double)node[d.C + leaf] / (double)total), (float)-beta);
+			((double *)((char *)x.raw + z * x.raw_trial))[j] = most[warp];
+		}
+		if (x.gather)
+			gather<T>(x, j, leaf, lane);
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		double top = 0.0;
+
+		for (int k = 0; k < CUDA_WALK_SAMPLES; k++)
+			top = fmax(top, most[k]);
+		((double *)((char *)x.top + z * x.top_trial))[blockIdx.x] = top;
+	}
+}
+
+/* T_WEIGHT for the stage by itself. */
+__global__ void k_weights(const double *raw, const double *top, size_t raw_trial, size_t top_trial, int tops, float *weight, int B)
+{
+	const int j = blockIdx.x * blockDim.x + threadIdx.x, z = blockIdx.z;
+	const double *t = (const double *)((const char *)top + z * top_trial);
+	double most = 0.0;
+
+	if (j >= B)
+		return;
+	for (int k = 0; k < tops; k++)
+		most = fmax(most, t[k]);
+	weight[(size_t)z * B + j] = (float)(((const double *)((const char *)raw + z * raw_trial))[j] / most);
+}
+
+/* One warp a sample: the stage by itself. */
+template <typename T> __global__ void k_gather(const __grid_constant__ struct walk_args x)
+{
+	const int j = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+
+	if (j < x.d.B)
+		gather<T>(x, j, x.index[(size_t)blockIdx.z * x.d.B + j], threadIdx.x & 31);
+}
+
+} // namespace
+
+int cuda_dqn_advance(struct exec *x, struct fh_status *st)
+{
+	struct cuda_exec *c = cuda_of(x);
+
+	k_advance<<<dim3(1, 1, c->dims.P), 1, 0, c->stream>>>(cuda_tensor<struct dqn_clock>(c, T_CLOCK), cuda_at<struct cuda_step>(c, &c->s.step),
+	                                                     c->s.step.stride);
+	CUDA_LAUNCHED("advance");
+	return 0;
+}
+
+static struct walk_args walk_args_of(struct cuda_exec *c)
+{
+	struct walk_args a = {};
+
+	a.tree = cuda_tensor<float>(c, T_TREE);
+	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
+	a.index = cuda_tensor<int32_t>(c, T_INDEX);
+	a.raw = cuda_at<double>(c, &c->s.wraw), a.raw_trial = c->s.wraw.stride;
+	a.top = cuda_at<double>(c, &c->s.wtop), a.top_trial = c->s.wtop.stride;
+	a.rp_s = c->x.tensor[T_RP_S], a.rp_s2 = c->x.tensor[T_RP_S2];
+	a.rp_a = cuda_tensor<uint8_t>(c, T_RP_A);
+	a.rp_r = cuda_tensor<float>(c, T_RP_R), a.rp_g = cuda_tensor<float>(c, T_RP_G);
+	a.R = cuda_tensor<float>(c, T_R), a.G = cuda_tensor<float>(c, T_G);
+	a.a = cuda_tensor<int32_t>(c, T_A);
+	a.x = cuda_at<char>(c, &c->s.x), a.x_trial = c->s.x.stride, a.ldx = c->s.ldx;
+	a.d = c->dims;
+	return a;
+}
+
+static void walk_launch(struct cuda_exec *c, const struct walk_args &a)
+{
+	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
+
+	if (c->dims.precision == FH_PRECISION_BF16)
+		k_walk<__nv_bfloat16><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
+	else
+		k_walk<float><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
+}
+
+int cuda_dqn_sample(struct exec *x, struct fh_status *st)
+{
+	struct cuda_exec *c = cuda_of(x);
+	const struct dqn_dims *d = &c->dims;
+
+	walk_launch(c, walk_args_of(c));
+	CUDA_LAUNCHED("walk");
+	k_weights<<<dim3(cuda_tiles(d->B, 128), 1, d->P), 128, 0, c->stream>>>(cuda_at<double>(c, &c->s.wraw), cuda_at<double>(c, &c->s.wtop),
+	                                                                      c->s.wraw.stride, c->s.wtop.stride, cuda_tiles(d->B, CUDA_WALK_SAMPLES),
+	                                                                      cuda_tensor<float>(c, T_WEIGHT), d->B);
+	CUDA_LAUNCHED("weights");
+	return 0;
+}
+
+int cuda_dqn_gather(struct exec *x, struct fh_status *st)
+{
+	struct cuda_exec *c = cuda_of(x);
+	struct walk_args a = walk_args_of(c);
+	const dim3 grid(cuda_tiles(c->dims.B, 8), 1, c->dims.P);
+
+	a.s = cuda_tensor<float>(c, T_S), a.s2 = cuda_tensor<float>(c, T_S2);
+	if (c->dims.precision == FH_PRECISION_BF16)
+		k_gather<__nv_bfloat16><<<grid, 256, 0, c->stream>>>(a);
+	else
+		k_gather<float><<<grid, 256, 0, c->stream>>>(a);
+	CUDA_LAUNCHED("gather");
+	return 0;
+}
+
+/* ADVANCE, SAMPLE and GATHER in one launch. */
+int cuda_draw(struct cuda_exec *c, struct fh_status *st)
+{
+	struct walk_args a = walk_args_of(c);
+
+	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
+	a.gather = 1;
+	walk_launch(c, a);
+	CUDA_LAUNCHED("draw");
+	return 0;
+}
