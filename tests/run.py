@@ -50,7 +50,7 @@ SAN_ENV = {
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     },
     "tsan": {
-        "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/tsan.supp:halt_on_error=0:exitcode=66:second_deadlock_stack=1:history_size=4",
+        "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/tsan.supp:halt_on_error=0:exitcode=66:atexit_sleep_ms=0:second_deadlock_stack=1:history_size=4",
     },
 }
 SLOWDOWN = {"gcc": 1, "gpu": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
