@@ -221,5 +221,5 @@ help:
 clean:
 	rm -rf $(BUILD)
 
-all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
+all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src) $(wildcard tests/data/*.c)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
 -include $(wildcard $(all_obj:.o=.d))

@@ -80,6 +80,10 @@ static void print_dataset(const Fh__V1__Dataset *d)
 		sparkline(d->spark, d->n_spark, text, sizeof text);
 		line("", "%s", text);
 	}
+	if (d->n_roll)
+		line("contracts", "%zu after each other", d->n_roll + 1);
+	if (d->n_version)
+		line("appended to", "%zu times", d->n_version);
 	if (d->duplicates || d->dropped)
 		line("left out", "%llu duplicates, %llu bad rows", (unsigned long long)d->duplicates, (unsigned long long)d->dropped);
 	line("memory", "%s", text_bytes(d->bytes, a));

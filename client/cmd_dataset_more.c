@@ -66,6 +66,7 @@ static int new_bars(struct ctx *c, struct fetched *set, const struct import *m, 
 	*known = i;
 	for (; !rc && i < b.bars; i++) {
 		struct bar x = bar_at(&b, i);
+		fresh->bars.contract = m->bars.contract_of ? m->bars.contract_of[i] : 0;
 		rc = bars_add(&fresh->bars, &x, st);
 	}
 	return rc;
@@ -134,6 +135,11 @@ static int run_append(struct ctx *c)
 
 /* ---- merge */
 
+static int is_roll(const struct bars *b, int64_t i)
+{
+	return b->contract_of && i && b->contract_of[i] != b->contract_of[i - 1];
+}
+
 /* Two sets in order of time; at one time the bars are the same, or `rule` takes the first or the last set's. */
 static int merge_two(const struct fetched *x, const struct fetched *y, enum on_duplicate rule, struct bars *out, uint64_t *same,
 		     uint64_t *chosen, struct fh_status *st)
@@ -143,6 +149,7 @@ static int merge_two(const struct fetched *x, const struct fetched *y, enum on_d
 	int rc = 0;
 
 	while (!rc && (i < a.bars || k < b.bars)) {
+		int64_t at_a = i, at_b = k;
 		struct bar v;
 		if (i < a.bars && k < b.bars && a.ts[i] == b.ts[k]) {
 			int other = differs(&a, i, &b, k);
@@ -158,6 +165,8 @@ static int merge_two(const struct fetched *x, const struct fetched *y, enum on_d
 		} else {
 			v = bar_at(&b, k++);
 		}
+		/* another contract where the bar that is taken is the first of one in its own set */
+		out->contract += (i > at_a && !(k > at_b && rule == DUPLICATE_LAST)) ? is_roll(&x->part, at_a) : is_roll(&y->part, at_b);
 		rc = bars_add(out, &v, st);
 	}
 	return rc;

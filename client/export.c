@@ -53,13 +53,19 @@ int number_short(double x, char text[NUMBER_SHORT_MAX])
 	return n;
 }
 
+/* The number of a bar's contract, from 1. */
+static int contract_of(const struct fetched *f, int64_t bar)
+{
+	return f->part.contract_of ? f->part.contract_of[bar] + 1 : 1;
+}
+
 static int write_csv(FILE *out, const struct fetched *f, struct fh_status *st)
 {
 	struct market_bars b = bars_view(&f->part);
 	const double *const column[] = {b.open, b.high, b.low, b.close, b.volume};
-	char line[6 * NUMBER_SHORT_MAX];
+	char line[7 * NUMBER_SHORT_MAX];
 
-	fputs(f->has_volume ? "ts,open,high,low,close,volume\n" : "ts,open,high,low,close\n", out);
+	fprintf(out, "ts,open,high,low,close%s%s\n", f->has_volume ? ",volume" : "", f->rolls ? ",symbol" : "");
 	for (int64_t i = 0; i < b.bars; i++) {
 		timestamp_format(b.ts[i], line);
 		size_t n = strlen(line);
@@ -67,6 +73,8 @@ static int write_csv(FILE *out, const struct fetched *f, struct fh_status *st)
 			line[n++] = ',';
 			n += (size_t)number_short(column[k][i], line + n);
 		}
+		if (f->rolls)
+			n += (size_t)sprintf(line + n, ",contract%d", contract_of(f, i));
 		line[n++] = '\n';
 		fwrite(line, 1, n, out);
 		if (!(i & 0xffff) && signal_seen)
@@ -105,7 +113,7 @@ static int export_tensors(const struct fetched *f, const char *path, struct fh_s
 	static const char *const name[] = {"ts", "open", "high", "low", "close", "volume"};
 	struct market_bars b = bars_view(&f->part);
 	const void *const data[] = {b.ts, b.open, b.high, b.low, b.close, b.volume};
-	struct st_tensor t[6];
+	struct st_tensor t[7];
 	char tick[NUMBER_SHORT_MAX];
 	const char *const meta[] = {"format", "fhd-bars", "name", f->name, "hash", f->hash, "tick", tick, "has_volume",
 				    f->has_volume ? "1" : "0", NULL};
@@ -115,7 +123,8 @@ static int export_tensors(const struct fetched *f, const char *path, struct fh_s
 		t[i] = (struct st_tensor){.dtype = i ? ST_F64 : ST_I64, .rank = 1, .dim = {b.bars}, .bytes = (size_t)b.bars * 8, .data = data[i]};
 		snprintf(t[i].name, sizeof t[i].name, "%s", name[i]);
 	}
-	return st_save(t, 6, meta, path, st);
+	t[6] = (struct st_tensor){.name = "roll", .dtype = ST_I64, .rank = 1, .dim = {f->rolls}, .bytes = (size_t)f->rolls * 8, .data = f->roll};
+	return st_save(t, f->rolls ? 7 : 6, meta, path, st);
 }
 
 int export_check(const char *path, struct fh_status *st)
@@ -133,6 +142,9 @@ int export_bars(const struct fetched *f, const char *path, struct fh_status *st)
 
 	if (ends_with(path, ".safetensors"))
 		return export_tensors(f, path, st);
+	if (ends_with(path, ".parquet") && f->rolls)
+		return fh_fail(st, FH_UNIMPLEMENTED, "data set %s changes its contract, and our Parquet files do not say where: export it as .csv or "
+			       ".safetensors", f->name);
 	if (ends_with(path, ".parquet"))
 		return parquet_write(path, &b, f->has_volume, st);
 	return export_csv(f, path, st);

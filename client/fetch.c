@@ -3,6 +3,7 @@
  * Pages of ReadBars; the hash over all of them is that of the set, so what arrives is what the daemon has or nothing. One
  * thread. Invariant: after a failure the caller still may call fetch_release(). */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/fetch.h"
@@ -34,6 +35,12 @@ int fetch_info(struct ctx *c, const char *name, struct fetched *f, struct fh_sta
 		f->last_ts = d->last_ts;
 		f->tick = d->tick;
 		f->has_volume = d->has_volume;
+		f->rolls = (int64_t)d->n_roll;
+		f->roll = d->n_roll ? malloc(d->n_roll * sizeof *f->roll) : NULL;
+		if (d->n_roll && !f->roll)
+			rc = fh_fail(st, FH_EXHAUSTED, "no memory");
+		else if (d->n_roll)
+			memcpy(f->roll, d->roll, d->n_roll * sizeof *f->roll);
 	}
 	fh_answer_release(&a);
 	return rc;
@@ -67,6 +74,8 @@ static int add_page(struct fetched *f, const Fh__V1__ReadBarsReply *b, int64_t f
 
 	for (size_t i = 0; !rc && i < b->n_ts; i++) {
 		struct bar x = {b->ts[i], first + (int64_t)i, b->open[i], b->high[i], b->low[i], b->close[i], b->volume[i]};
+		while (f->part.contract < f->rolls && f->roll[f->part.contract] <= x.line)
+			f->part.contract++;
 		if (x.ts >= from)
 			rc = bars_add(&f->part, &x, st);
 	}
@@ -102,7 +111,7 @@ int fetch_bars(struct ctx *c, const char *name, struct progress *bar, struct fet
 		rc = read_from(c, f, 0, INT64_MIN, bar, st);
 	struct market_bars b = bars_view(&f->part);
 	if (!rc)
-		rc = bars_hash(&b, hash, st);
+		rc = bars_hash(&b, f->roll, f->rolls, hash, st);
 	if (!rc && strcmp(hash, f->hash))
 		rc = fh_fail(st, FH_CONFLICT, "data set %s changed while it was read", f->name);
 	return rc;
@@ -130,4 +139,6 @@ int fetch_tail(struct ctx *c, struct fetched *f, int64_t from, struct fh_status 
 void fetch_release(struct fetched *f)
 {
 	bars_release(&f->part);
+	free(f->roll);
+	f->roll = NULL;
 }

@@ -11,6 +11,7 @@ struct fetched {
 	int64_t bars, last_ts;     /* of the whole set */
 	double tick;
 	int has_volume;
+	int64_t *roll, rolls;      /* first bars of another contract, of the whole set; owned */
 	struct bars part;          /* those that were asked for */
 };
 

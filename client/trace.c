@@ -2,8 +2,8 @@
  *
  * Columns: time (UTC), bar, the three indices of the action, fill and price of the order, fee (money of the bar, exit
  * included), exit with its fill and price, position, cash, equity, reward, close, and the constants that the report needs
- * beside the rows: multiplier, max_position, bars_per_year. The first row has the time of the first bar, no action, and the
- * initial cash as cash and equity. One thread. */
+ * beside the rows: multiplier, max_position, bars_per_year. roll, roll_out, roll_in: contracts carried into another contract and the two
+ * prices. The first row has the time of the first bar, no action, and the initial cash as cash and equity. One thread. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +36,8 @@ void trace_csv_begin(FILE *f, const Fh__V1__EvaluateReply *e)
 	char time[TIMESTAMP_TEXT_MAX];
 
 	fputs("time,bar,exposure,order,urgency,fill,price,fee,exit,exit_fill,exit_price,position,cash,equity,reward,close,"
-	      "multiplier,max_position,bars_per_year\n", f);
-	fprintf(f, "%s,%lld,,,,0,0,0,none,0,0,0,%.17g,%.17g,0,", timestamp_format(e->first_ts, time), (long long)e->begin,
+	      "roll,roll_out,roll_in,multiplier,max_position,bars_per_year\n", f);
+	fprintf(f, "%s,%lld,,,,0,0,0,none,0,0,0,%.17g,%.17g,0,,0,0,0", timestamp_format(e->first_ts, time), (long long)e->begin,
 		e->initial_cash, e->initial_cash);
 	constants(f, e);
 }
@@ -52,6 +52,7 @@ void trace_csv_row(FILE *f, const Fh__V1__EvaluateReply *e, const Fh__V1__TraceR
 		fprintf(f, ",%d", i < r->n_action ? r->action[i] : 0);
 	fprintf(f, ",%.17g,%.17g,%.17g,%s,%.17g,%.17g,%.17g,%.17g,%.17g,%.17g,%.17g", r->fill, r->fill_price, r->fee,
 		known ? exit_word[r->exit] : "unknown", r->exit_fill, r->exit_price, r->position, r->cash, r->equity, r->reward, r->close);
+	fprintf(f, ",%.17g,%.17g,%.17g", r->roll, r->roll_out, r->roll_in);
 	constants(f, e);
 }
 

@@ -2,6 +2,7 @@
  *
  * The arrays of the import are sent as they lie: a chunk's message borrows a slice of each. One thread.
  * Invariant: after a failed chunk or commit the daemon is told to forget the upload, so Ctrl-C leaves nothing behind. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/output.h"
@@ -10,7 +11,7 @@
 
 #define COMMIT_TIMEOUT_MS 600000 /* features of 50 million bars on a busy machine */
 
-int bars_hash(const struct market_bars *b, char hex[65], struct fh_status *st)
+int bars_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, char hex[65], struct fh_status *st)
 {
 	const void *const array[] = {b->ts, b->open, b->high, b->low, b->close, b->volume};
 	struct hash *h;
@@ -20,6 +21,8 @@ int bars_hash(const struct market_bars *b, char hex[65], struct fh_status *st)
 		return rc;
 	for (size_t i = 0; i < sizeof array / sizeof *array; i++)
 		hash_add(h, array[i], (size_t)b->bars * 8); /* little-endian machines only, as everywhere here */
+	if (rolls)
+		hash_add(h, roll, (size_t)rolls * 8);
 	hash_finish(h, hex);
 	return 0;
 }
@@ -32,10 +35,17 @@ static int begin(struct ctx *c, const struct import *m, const char *name, const 
 	struct market_bars bars = bars_view(&m->bars);
 	char hash[65];
 	char *note[IMPORT_NOTES_MAX];
-	int rc = bars_hash(&bars, hash, st);
+	int64_t *roll = NULL, rolls = 0;
+	int rc = bars_rolls(&m->bars, &roll, &rolls, st);
 
-	if (rc)
+	if (!rc)
+		rc = bars_hash(&bars, roll, rolls, hash, st);
+	if (rc) {
+		free(roll);
 		return rc;
+	}
+	b.n_roll = (size_t)rolls;
+	b.roll = roll;
 	for (int i = 0; i < m->notes; i++)
 		note[i] = (char *)m->note[i];
 	b.name = (char *)name;
@@ -58,7 +68,9 @@ static int begin(struct ctx *c, const struct import *m, const char *name, const 
 	b.note = note;
 	req.call_case = FH__V1__REQUEST__CALL_BEGIN_UPLOAD;
 	req.begin_upload = &b;
-	return ctx_call(c, &req, 0, out, st);
+	rc = ctx_call(c, &req, 0, out, st);
+	free(roll);
+	return rc;
 }
 
 static int send_chunk(struct ctx *c, const char *upload, const struct market_bars *b, int64_t first, int64_t n, struct fh_status *st)

@@ -16,6 +16,6 @@ int upload_bars(struct ctx *c, const struct import *m, const char *name, const c
 int upload_append(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source,
 		  struct progress *bar, struct fh_answer *out, struct fh_status *st);
 /* The same number that the daemon computes: SHA-256 of ts, open, high, low, close, volume. */
-int bars_hash(const struct market_bars *b, char hex[65], struct fh_status *st);
+int bars_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, char hex[65], struct fh_status *st);
 
 #endif

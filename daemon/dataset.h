@@ -99,6 +99,8 @@ struct dataset_origin { /* texts are copied */
 	uint64_t duplicates, dropped;
 	const char *const *note;
 	size_t notes;
+	const int64_t *roll;        /* first bars of another contract, counted from the first new bar */
+	size_t rolls;
 	int append;                 /* behind the bars of the registered set; `hash` is that of the new bars */
 	const char *base;           /* append: the registered set's hash as the client knows it, NULL or "": any */
 	const struct dataset_version *version; /* made here, not the client's */

@@ -112,6 +112,8 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	d.n_note = o->notes;
 	d.n_version = o->versions;
 	d.version = versions;
+	d.roll = m->roll;
+	d.n_roll = (size_t)m->rolls;
 	d.n_gap = find_gaps(m, gap);
 	for (size_t i = 0; i < d.n_gap; i++)
 		gaps[i] = &gap[i];
@@ -133,6 +135,7 @@ void origin_release(struct dataset_origin *o)
 	free((char *)o->hash);
 	free((char *)o->base);
 	free((void *)o->version);
+	free((int64_t *)o->roll);
 	for (size_t i = 0; i < o->notes; i++)
 		free((char *)o->note[i]);
 	free((char **)o->note);
@@ -150,6 +153,8 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 			return fh_fail_field(st, FH_INVALID, "note", "note %zu is longer than %d bytes", i, DATASET_NOTE_BYTES_MAX);
 	if (from->source && strlen(from->source) > DATASET_SOURCE_BYTES_MAX)
 		return fh_fail_field(st, FH_INVALID, "source", "source is longer than %d bytes", DATASET_SOURCE_BYTES_MAX);
+	if (from->rolls > MARKET_ROLLS_MAX)
+		return fh_fail_field(st, FH_INVALID, "roll", "%zu changes of the contract, %d are allowed", from->rolls, MARKET_ROLLS_MAX);
 	if (from->tick && !(from->tick >= MARKET_TICK_MIN && from->tick <= MARKET_PRICE_MAX))
 		return fh_fail_field(st, FH_INVALID, "tick", "tick is %g, not in [%g, %g]", from->tick, MARKET_TICK_MIN,
 				     MARKET_PRICE_MAX);
@@ -159,6 +164,11 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 	to->source = dataset_need_memory(strdup(from->source ? from->source : ""));
 	to->hash = dataset_need_memory(strdup(from->hash ? from->hash : ""));
 	to->base = dataset_need_memory(strdup(from->base ? from->base : ""));
+	to->roll = NULL;
+	if (from->rolls) {
+		to->roll = dataset_need_memory(malloc(from->rolls * sizeof *to->roll));
+		memcpy((int64_t *)to->roll, from->roll, from->rolls * sizeof *to->roll);
+	}
 	to->version = NULL;
 	to->versions = 0;
 	note = dataset_need_memory(calloc(from->notes + 1, sizeof *note));

@@ -128,12 +128,30 @@ static int join_bars(struct registration *r, const struct market *old)
 	return 0;
 }
 
+/* The old changes of the contract and the new ones behind them. */
+static int join_rolls(struct registration *r, const struct market *old)
+{
+	size_t a = (size_t)old->rolls, b = r->origin.rolls;
+	int64_t *roll = malloc((a + b + 1) * sizeof *roll);
+
+	if (!roll)
+		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu changes of the contract", a + b);
+	if (a)
+		memcpy(roll, old->roll, a * sizeof *roll);
+	for (size_t i = 0; i < b; i++) /* checked when the market is built, so nothing may overflow here */
+		roll[a + i] = r->origin.roll[i] < 0 || r->origin.roll[i] > DATASET_BARS_MAX ? -1 : r->origin.roll[i] + old->bars;
+	free((int64_t *)r->origin.roll);
+	r->origin.roll = roll;
+	r->origin.rolls = a + b;
+	return 0;
+}
+
 /* Makes r->bars the whole of an append: what came is checked against what its client computed and against the last old bar. */
 static int append_bars(struct registration *r)
 {
 	struct market *old = NULL;
 	char hash[65];
-	int code = market_hash(&r->bars, hash, &r->st);
+	int code = market_hash(&r->bars, r->origin.roll, (int64_t)r->origin.rolls, hash, &r->st);
 
 	if (!code && r->bars.bars > DATASET_BARS_MAX - r->there_bars)
 		code = fh_fail_field(&r->st, FH_INVALID, "bars", "%lld bars and %lld more; a data set has up to %lld", (long long)r->there_bars,
@@ -149,6 +167,8 @@ static int append_bars(struct registration *r)
 		code = fh_fail(&r->st, FH_CORRUPT, "%s holds other bars than were registered", r->path);
 	if (!code)
 		code = dataset_check_bars(&r->bars, r->there_bars, &old->ts[old->bars - 1], &r->st);
+	if (!code)
+		code = join_rolls(r, old);
 	if (!code)
 		code = join_bars(r, old);
 	market_unref(old);
@@ -194,7 +214,7 @@ static void register_work(uv_work_t *w)
 	if (!r->code)
 		r->code = dataset_check_bars(&r->bars, 0, NULL, &r->st);
 	if (!r->code)
-		r->code = market_build(&r->bars, r->origin.tick, &r->market, &r->st);
+		r->code = market_build_rolls(&r->bars, r->origin.tick, r->origin.roll, (int64_t)r->origin.rolls, &r->market, &r->st);
 	free((int64_t *)r->bars.ts);
 	r->bars.ts = NULL;
 	if (!r->code)

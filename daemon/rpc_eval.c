@@ -251,6 +251,10 @@ static void row_to_wire(const struct evaluate_result *r, int64_t i, Fh__V1__Trac
 	w->equity = e->equity;
 	w->reward = e->reward;
 	w->close = r->close[i];
+	w->has_roll = w->has_roll_out = w->has_roll_in = e->roll != 0;
+	w->roll = e->roll;
+	w->roll_out = e->roll_out;
+	w->roll_in = e->roll_in;
 }
 
 static Fh__V1__EvaluateReply *result_to_wire(struct rpc_call *c, const struct evaluate_result *r, uint64_t first)

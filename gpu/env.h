@@ -25,7 +25,8 @@ enum env_exit { ENV_EXIT_NONE, ENV_EXIT_STOP, ENV_EXIT_STOP_OPEN, ENV_EXIT_PROFI
 struct env_config {
 	double tick, multiplier, half_spread, fee, max_position, lot, initial_cash, reward_scale, pt, sl, ruin_fraction;
 	int32_t episode_length, horizon;
-	double max_gap; /* seconds; 0: none */
+	double max_gap;  /* seconds; 0: none */
+	int32_t roll_on; /* 1: a position is rolled where the contract changes */
 };
 
 struct env_state {
@@ -39,7 +40,11 @@ struct env_result { /* of one step */
 	double fill, fill_price, exit_fill, exit_price, reward;
 	int32_t exit;       /* enum env_exit */
 	int32_t terminated, truncated;
+	double roll, roll_out, roll_in; /* contracts rolled (signed), price of the old ones' close, of the new ones' opening */
 };
+
+/* What lies between two bars: bits of env_step_over(). */
+enum { ENV_OVER_GAP = 1, ENV_OVER_ROLL = 2 };
 
 /* ---------------------------------------------------------------- start */
 
@@ -254,24 +259,41 @@ FH_HD double env_gap(int64_t from_ts, int64_t to_ts)
 	return (double)(to_ts - from_ts) / 1e9;
 }
 
-/* 1: an order given at the bar of from_ts lapses, because the next bar is too far away. */
-FH_HD int env_lapses(const struct env_config *c, int64_t from_ts, int64_t to_ts)
+/* What counts of what lies between two bars; rolled: the second one is of another contract. */
+FH_HD int env_over(const struct env_config *c, int64_t from_ts, int64_t to_ts, int rolled)
 {
-	return c->max_gap > 0.0 && env_gap(from_ts, to_ts) > c->max_gap;
+	return (c->max_gap > 0.0 && env_gap(from_ts, to_ts) > c->max_gap ? ENV_OVER_GAP : 0) | (c->roll_on && rolled ? ENV_OVER_ROLL : 0);
+}
+
+/* The position leaves the old contract at its last close and enters the new one at its open: it pays twice and never earns the step.
+ * Entry and barriers move with the price, age and sigma stay. */
+FH_HD void env_roll(struct env_state *s, const struct env_config *c, double close, double open, struct env_result *r)
+{
+	double side = s->q > 0.0 ? 1.0 : -1.0;
+
+	r->roll = s->q;
+	r->roll_out = close - side * c->half_spread;
+	r->roll_in = open + side * c->half_spread;
+	s->cash += s->q * r->roll_out * c->multiplier - fabs(s->q) * c->fee;
+	s->cash -= s->q * r->roll_in * c->multiplier + fabs(s->q) * c->fee;
+	s->entry += open - close;
 }
 
 /* One step: acts at bar s->t (close, sigma of that bar), executes in the next one, moves to it.
  * action: exposure, order type, urgency. last_bar: the split's last usable bar (end - 1). train: episodes end after
- * episode_length bars. lapsed: env_lapses() between the two bars; the order is not executed then, exits are as always. */
+ * episode_length bars. over: env_over() of the two bars. Over a gap the order is not executed, over a roll only a market order
+ * is, for others name a price of the old contract; exits are as always. */
 FH_HD void env_step_over(struct env_state *s, const struct env_config *c, const int32_t *action, double close,
-			 const struct env_bar *next, double sigma, int32_t last_bar, int train, int lapsed, struct env_result *r)
+			 const struct env_bar *next, double sigma, int32_t last_bar, int train, int over, struct env_result *r)
 {
 	int32_t n = s->t + 1;
 	double wanted = env_wanted(action[0], c), delta = wanted - s->q, equity, price;
 
-	r->fill = r->fill_price = r->exit_fill = r->exit_price = 0.0;
+	r->fill = r->fill_price = r->exit_fill = r->exit_price = r->roll = r->roll_out = r->roll_in = 0.0;
 	r->exit = ENV_EXIT_NONE;
-	if (delta != 0.0 && !lapsed && env_fill_price(action[1], delta > 0.0 ? 1.0 : -1.0, close, next, c, &price)) {
+	if (over & ENV_OVER_ROLL && s->q != 0.0)
+		env_roll(s, c, close, next->open, r);
+	if (delta != 0.0 && !(over & ENV_OVER_GAP) && !(over & ENV_OVER_ROLL && action[1] != ENV_MARKET) && env_fill_price(action[1], delta > 0.0 ? 1.0 : -1.0, close, next, c, &price)) {
 		r->fill = env_order_size(delta, action[2], c);
 		r->fill_price = price;
 		env_trade(s, c, wanted, delta, r->fill, price, sigma, n);

@@ -51,6 +51,7 @@ void eval_env_config(const struct fh_spec *spec, double reward_scale, struct env
 	out->episode_length = (int32_t)spec->env.episode_length;
 	out->horizon = (int32_t)spec->env.horizon;
 	out->max_gap = spec->env.max_gap;
+	out->roll_on = spec->env.roll_on_symbol_change == FH_ROLL_YES;
 }
 
 void eval_hold_config(struct env_config *cfg)
@@ -91,7 +92,7 @@ int evaluation_new(struct policy *p, eval_script script, void *ctx, struct marke
 				 .end = split.end};
 	e->equity = malloc(sizeof(double) * (size_t)(n + 1));
 	e->q = malloc(sizeof(double) * (size_t)n);
-	e->fill = malloc(sizeof(*e->fill) * 2 * (size_t)n); /* an order and an exit a bar; untouched pages cost nothing */
+	e->fill = malloc(sizeof(*e->fill) * (2 * (size_t)n + 2 * (size_t)m->rolls)); /* an order and an exit a bar; untouched pages cost nothing */
 	e->row = trace ? malloc(sizeof(*e->row) * (size_t)n) : NULL;
 	if (!e->equity || !e->q || !e->fill || (trace && !e->row)) {
 		evaluation_free(e);
@@ -146,8 +147,9 @@ static void record_row(struct evaluation *e, const int32_t *action, const struct
 
 	*row = (struct eval_row){
 		.ts = e->m->ts[s->t], .bar = s->t, .fill = r->fill, .fill_price = r->fill_price,
-		.fee = (fabs(r->fill) + fabs(r->exit_fill)) * e->cfg.fee, .exit = r->exit, .exit_fill = r->exit_fill,
+		.fee = (fabs(r->fill) + fabs(r->exit_fill) + 2.0 * fabs(r->roll)) * e->cfg.fee, .exit = r->exit, .exit_fill = r->exit_fill,
 		.exit_price = r->exit_price, .q = s->q, .cash = s->cash, .equity = s->equity, .reward = r->reward,
+		.roll = r->roll, .roll_out = r->roll_out, .roll_in = r->roll_in,
 	};
 	memcpy(row->action, action, sizeof(row->action));
 }
@@ -162,7 +164,9 @@ static void step(struct evaluation *e)
 
 	choose(e, action);
 	env_step_over(&e->state, &e->cfg, action, m->close[t], &next, m->sigma[t], (int32_t)(e->end - 1), 0,
-		      env_lapses(&e->cfg, m->ts[t], m->ts[t + 1]), &r);
+		      env_over(&e->cfg, m->ts[t], m->ts[t + 1], m->rolled && m->rolled[t + 1]), &r);
+	record_fill(e, -r.roll, r.roll_out);
+	record_fill(e, r.roll, r.roll_in);
 	record_fill(e, r.fill, r.fill_price);
 	record_fill(e, r.exit_fill, r.exit_price);
 	if (e->row)

@@ -43,6 +43,7 @@ struct eval_row {
 	int32_t exit;             /* enum env_exit */
 	double exit_fill, exit_price;
 	double q, cash, equity, reward;
+	double roll, roll_out, roll_in; /* contracts carried into another contract, and the two prices */
 };
 
 /* equity [n+1], q [n], fills (quantity, price) [nf] in order, ts [T] of the episode's bars to the split's end. */

@@ -31,7 +31,9 @@ enum { S60, S600, S8, S240, SIGMAS };
 
 struct work {
 	const struct market_bars *b;
-	double tick, max_gap;
+	double tick;
+	struct market_steps steps;
+	int64_t next_roll;          /* place in steps.roll of the first one not passed */
 	int64_t t0;                 /* first bar of the chunk */
 	int n;                      /* its bars */
 	/* recursions, as they stand after the last bar seen */
@@ -39,7 +41,7 @@ struct work {
 	struct extreme high[3], low[3]; /* of 14, 55, 144 bars; low holds the negated lows */
 	/* series with the WINDOW values before the chunk in front */
 	double r1[WINDOW + CHUNK], volume[WINDOW + CHUNK]; /* returns, log(1 + v) */
-	double level[WINDOW + CHUNK]; /* sum of the price steps over gaps up to the bar: 0 without any */
+	double level[WINDOW + CHUNK]; /* sum of the price steps left out up to the bar: 0 without any */
 	double unit[CHUNK];         /* max(|c|, tick) */
 	double sigma[CHUNK];
 	double top[CHUNK], bottom[CHUNK]; /* of 144 bars */
@@ -63,12 +65,15 @@ static double bar_return(double from, double to, double tick)
 
 /* ---------------------------------------------------------------- returns and volatility */
 
-/* What the price moved over the gap before bar t, when it is one to be left out. */
-static double gap_step(const struct work *w, int64_t t)
+/* What the price moved before bar t without trading, when that is to be left out. Asked once for every t in order. */
+static double price_step(struct work *w, int64_t t)
 {
 	const struct market_bars *b = w->b;
+	const struct market_steps *s = &w->steps;
+	int roll = w->next_roll < s->rolls && s->roll[w->next_roll] == t;
 
-	if (!t || !(w->max_gap > 0.0 && env_gap(b->ts[t - 1], b->ts[t]) > w->max_gap))
+	w->next_roll += roll;
+	if (!roll && (!t || !(s->max_gap > 0.0 && env_gap(b->ts[t - 1], b->ts[t]) > s->max_gap)))
 		return 0.0;
 	return b->open[t] - b->close[t - 1];
 }
@@ -83,7 +88,7 @@ static void chunk_series(struct work *w)
 	for (int i = 0; i < w->n; i++) {
 		double *level = &w->level[WINDOW + i];
 
-		*level = level[-1] + gap_step(w, w->t0 + i);
+		*level = level[-1] + price_step(w, w->t0 + i);
 		w->r1[WINDOW + i] = w->t0 + i ? bar_return(c[i - 1] + (level[0] - level[-1]), c[i], w->tick) : 0.0;
 		w->volume[WINDOW + i] = env_log(1.0 + v[i]);
 		w->unit[i] = larger(fabs(c[i]), w->tick);
@@ -362,14 +367,14 @@ static void chunk_clock(struct work *w, const double week[7][2])
 
 /* ---------------------------------------------------------------- all of it */
 
-static void work_start(struct work *w, const struct market_bars *b, double tick, double max_gap)
+static void work_start(struct work *w, const struct market_bars *b, double tick, const struct market_steps *steps)
 {
 	static const int window[3] = {14, 55, WINDOW};
 
 	memset(w, 0, sizeof(*w));
 	w->b = b;
 	w->tick = tick;
-	w->max_gap = max_gap;
+	w->steps = *steps;
 	for (int k = 0; k < 3; k++) {
 		w->high[k].n = w->low[k].n = window[k];
 		for (int i = 0; i <= WINDOW; i++)
@@ -397,7 +402,7 @@ static void chunk_store(const struct work *w, double *f64, double *s64, float *f
 	}
 }
 
-static void features(const struct market_bars *b, double tick, double max_gap, double *f64, double *s64, float *f32, float *s32)
+static void features(const struct market_bars *b, double tick, const struct market_steps *steps, double *f64, double *s64, float *f32, float *s32)
 {
 	struct work w;
 	double week[7][2];
@@ -406,7 +411,7 @@ static void features(const struct market_bars *b, double tick, double max_gap, d
 		week[d][0] = sin(TWO_PI * d / 7.0);
 		week[d][1] = cos(TWO_PI * d / 7.0);
 	}
-	work_start(&w, b, tick, max_gap);
+	work_start(&w, b, tick, steps);
 	for (; w.t0 < b->bars; w.t0 += CHUNK) {
 		w.n = b->bars - w.t0 < CHUNK ? (int)(b->bars - w.t0) : CHUNK;
 		chunk_series(&w);
@@ -423,22 +428,24 @@ static void features(const struct market_bars *b, double tick, double max_gap, d
 	}
 }
 
+static const struct market_steps no_steps;
+
 void market_features(const struct market_bars *b, double tick, float *feature, float *sigma)
 {
-	features(b, tick, 0.0, NULL, NULL, feature, sigma);
+	features(b, tick, &no_steps, NULL, NULL, feature, sigma);
 }
 
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma)
 {
-	features(b, tick, 0.0, feature, sigma, NULL, NULL);
+	features(b, tick, &no_steps, feature, sigma, NULL, NULL);
 }
 
-void market_features_gaps(const struct market_bars *b, double tick, double max_gap, float *feature, float *sigma)
+void market_features_steps(const struct market_bars *b, double tick, const struct market_steps *s, float *feature, float *sigma)
 {
-	features(b, tick, max_gap, NULL, NULL, feature, sigma);
+	features(b, tick, s, NULL, NULL, feature, sigma);
 }
 
-void market_features_gaps64(const struct market_bars *b, double tick, double max_gap, double *feature, double *sigma)
+void market_features_steps64(const struct market_bars *b, double tick, const struct market_steps *s, double *feature, double *sigma)
 {
-	features(b, tick, max_gap, feature, sigma, NULL, NULL);
+	features(b, tick, s, feature, sigma, NULL, NULL);
 }

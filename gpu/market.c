@@ -65,6 +65,8 @@ void market_unref(struct market *m)
 	if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
 		return;
 	free(m->arena);
+	free(m->roll);
+	free(m->rolled);
 	free(m);
 }
 
@@ -104,7 +106,7 @@ static int check_bars(const struct market_bars *b, double tick, int code, struct
 	return rc;
 }
 
-int market_hash(const struct market_bars *b, char hex[HASH_HEX_SIZE], struct fh_status *st)
+int market_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, char hex[HASH_HEX_SIZE], struct fh_status *st)
 {
 	const void *column[6] = {b->ts, b->open, b->high, b->low, b->close, b->volume};
 	struct hash *h = NULL;
@@ -114,8 +116,44 @@ int market_hash(const struct market_bars *b, char hex[HASH_HEX_SIZE], struct fh_
 		return rc;
 	for (int i = 0; i < 6; i++)
 		hash_add(h, column[i], (size_t)b->bars * 8);
+	if (rolls)
+		hash_add(h, roll, (size_t)rolls * 8);
 	hash_finish(h, hex);
 	return hex[0] ? 0 : fh_fail(st, FH_INTERNAL, "SHA-256 failed");
+}
+
+static int check_rolls(const int64_t *roll, int64_t rolls, int64_t bars, int code, struct fh_status *st)
+{
+	if (rolls < 0 || rolls > MARKET_ROLLS_MAX)
+		return fh_fail_field(st, code, "roll", "%lld changes of the contract; up to %d are taken", (long long)rolls, MARKET_ROLLS_MAX);
+	for (int64_t i = 0; i < rolls; i++)
+		if (roll[i] < 1 || roll[i] >= bars || (i && roll[i] <= roll[i - 1]))
+			return fh_fail_field(st, code, "roll", "the contract changes at bar %lld, which is no bar after the one before",
+					     (long long)roll[i]);
+	return 0;
+}
+
+static int set_rolls(struct market *m, const int64_t *roll, int64_t rolls, struct fh_status *st)
+{
+	if (!rolls)
+		return 0;
+	m->roll = malloc((size_t)rolls * sizeof(*m->roll));
+	m->rolled = calloc((size_t)m->bars, 1);
+	if (!m->roll || !m->rolled)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for a market of %lld bars", (long long)m->bars);
+	memcpy(m->roll, roll, (size_t)rolls * sizeof(*m->roll));
+	m->rolls = rolls;
+	for (int64_t i = 0; i < rolls; i++)
+		m->rolled[roll[i]] = 1;
+	return 0;
+}
+
+static void make_features(struct market *m)
+{
+	struct market_bars b = {m->bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
+	struct market_steps s = {m->max_gap, m->roll, m->rolls};
+
+	market_features_steps(&b, m->tick, &s, m->feature, m->sigma);
 }
 
 /* ---------------------------------------------------------------- build */
@@ -139,32 +177,42 @@ static int copy_bars(const struct market_bars *b, double tick, struct market **o
 	return 0;
 }
 
-int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st)
+int market_build_rolls(const struct market_bars *b, double tick, const int64_t *roll, int64_t rolls, struct market **out,
+		       struct fh_status *st)
 {
 	char hex[HASH_HEX_SIZE];
 	struct market *m = NULL;
 	int rc = check_bars(b, tick, FH_INVALID, st);
 
 	if (!rc)
-		rc = market_hash(b, hex, st);
+		rc = check_rolls(roll, rolls, b->bars, FH_INVALID, st);
+	if (!rc)
+		rc = market_hash(b, roll, rolls, hex, st);
 	if (!rc)
 		rc = copy_bars(b, tick, &m, st);
-	if (rc)
+	if (!rc)
+		rc = set_rolls(m, roll, rolls, st);
+	if (rc) {
+		market_unref(m);
 		return rc;
+	}
 	memcpy(m->hash, hex, sizeof(m->hash));
-	market_features(b, tick, m->feature, m->sigma);
+	make_features(m);
 	*out = m;
 	return 0;
 }
 
+int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st)
+{
+	return market_build_rolls(b, tick, NULL, 0, out, st);
+}
+
 void market_leave_out_gaps(struct market *m, double max_gap)
 {
-	struct market_bars b = {m->bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
-
 	if (m->max_gap == max_gap)
 		return;
 	m->max_gap = max_gap;
-	market_features_gaps(&b, m->tick, max_gap, m->feature, m->sigma);
+	make_features(m);
 }
 
 int market_prefix(const struct market *m, int64_t bars, struct market **out, struct fh_status *st)
@@ -172,14 +220,21 @@ int market_prefix(const struct market *m, int64_t bars, struct market **out, str
 	struct market_bars b = {bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
 	struct market *p = NULL;
 	char hex[HASH_HEX_SIZE];
+	int64_t rolls = 0;
 
 	if (bars < 2 || bars > m->bars)
 		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars of a market that has %lld", (long long)bars, (long long)m->bars);
-	int rc = market_hash(&b, hex, st);
+	while (rolls < m->rolls && m->roll[rolls] < bars)
+		rolls++;
+	int rc = market_hash(&b, m->roll, rolls, hex, st);
 	if (!rc)
 		rc = copy_bars(&b, m->tick, &p, st);
-	if (rc)
+	if (!rc)
+		rc = set_rolls(p, m->roll, rolls, st);
+	if (rc) {
+		market_unref(p);
 		return rc;
+	}
 	memcpy(p->hash, hex, sizeof(p->hash));
 	p->max_gap = m->max_gap;
 	memcpy(p->feature, m->feature, (size_t)bars * F * sizeof(float));
@@ -201,11 +256,12 @@ static struct st_tensor column(const char *name, enum st_dtype dtype, const void
 
 int market_save(const struct market *m, const char *path, const char *const *meta, struct fh_status *st)
 {
-	struct st_tensor t[8] = {
+	struct st_tensor t[9] = {
 		column("ts", ST_I64, m->ts, m->bars, 0), column("open", ST_F64, m->open, m->bars, 0),
 		column("high", ST_F64, m->high, m->bars, 0), column("low", ST_F64, m->low, m->bars, 0),
 		column("close", ST_F64, m->close, m->bars, 0), column("volume", ST_F64, m->volume, m->bars, 0),
 		column("features", ST_F32, m->feature, m->bars, F), column("sigma", ST_F32, m->sigma, m->bars, 0),
+		column("roll", ST_I64, m->roll, m->rolls, 0),
 	};
 	const char *all[2 * META_PAIRS_MAX + 9] = {"format", "fhd-dataset", "features_version", MARKET_FEATURES_VERSION};
 	char tick[40];
@@ -223,7 +279,7 @@ int market_save(const struct market *m, const char *path, const char *const *met
 		all[n++] = meta[i + 1];
 	}
 	all[n] = NULL;
-	return st_save(t, 8, all, path, st);
+	return st_save(t, m->rolls ? 9 : 8, all, path, st);
 }
 
 static int file_bars(const struct st_file *f, struct market_bars *b, struct fh_status *st)
@@ -273,7 +329,7 @@ static int load_features(const struct st_file *f, const struct market_bars *b, s
 	if (rc)
 		return rc;
 	if (!version || strcmp(version, MARKET_FEATURES_VERSION) || !tick || tick_matters(b, m->tick, strtod(tick, NULL))) {
-		market_features(b, m->tick, m->feature, m->sigma);
+		make_features(m);
 		return 0;
 	}
 	memcpy(m->feature, feature->data, feature->bytes);
@@ -287,26 +343,49 @@ static int load_features(const struct st_file *f, const struct market_bars *b, s
 	return 0;
 }
 
+static int file_rolls(const struct st_file *f, int64_t bars, const int64_t **roll, int64_t *rolls, struct fh_status *st)
+{
+	const struct st_tensor *t = NULL;
+	int rc;
+
+	if (!st_find(f, "roll"))
+		return 0;
+	rc = st_need(f, "roll", ST_I64, -1, NULL, &t, st);
+	if (!rc && t->rank != 1)
+		rc = fh_fail(st, FH_CORRUPT, "tensor roll has %d dimensions, not 1", t->rank);
+	if (rc)
+		return rc;
+	*roll = t->data;
+	*rolls = t->dim[0];
+	return check_rolls(*roll, *rolls, bars, FH_CORRUPT, st);
+}
+
 static int load_file(const struct st_file *f, double tick, struct market **out, struct fh_status *st)
 {
 	const char *hash = st_meta(f, "hash");
 	struct market_bars b;
 	struct market *m = NULL;
 	char hex[HASH_HEX_SIZE];
+	const int64_t *roll = NULL;
+	int64_t rolls = 0;
 	int rc = file_bars(f, &b, st);
 
 	if (!rc)
 		rc = check_bars(&b, tick, FH_CORRUPT, st);
 	if (!rc)
-		rc = market_hash(&b, hex, st);
+		rc = file_rolls(f, b.bars, &roll, &rolls, st);
+	if (!rc)
+		rc = market_hash(&b, roll, rolls, hex, st);
 	if (!rc && (!hash || strcmp(hash, hex)))
 		rc = fh_fail(st, FH_CORRUPT, "the bars do not match the hash in the file");
 	if (!rc)
 		rc = copy_bars(&b, tick, &m, st);
-	if (rc)
-		return rc;
-	memcpy(m->hash, hex, sizeof(m->hash));
-	rc = load_features(f, &b, m, st);
+	if (!rc)
+		rc = set_rolls(m, roll, rolls, st);
+	if (!rc) {
+		memcpy(m->hash, hex, sizeof(m->hash));
+		rc = load_features(f, &b, m, st);
+	}
 	if (rc) {
 		market_unref(m);
 		return rc;

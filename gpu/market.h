@@ -12,6 +12,7 @@
 #define MARKET_BARS_MAX (INT64_C(1) << 28)  /* bar numbers are I32 in the environments */
 #define MARKET_PRICE_MAX 1e12               /* |price|: keeps every intermediate finite */
 #define MARKET_VOLUME_MAX 1e18
+#define MARKET_ROLLS_MAX 4096               /* contracts after each other in one market */
 #define MARKET_TICK_MIN 1e-12               /* the same: the least denominator of a return */
 #define MARKET_FEATURES_VERSION "1"         /* other: features of a file are computed again */
 
@@ -30,6 +31,9 @@ struct market {
 	double tick;           /* the tick the features were made with */
 	double max_gap;        /* seconds; gaps that they leave out are longer; 0: none */
 	char hash[65];         /* SHA-256 of ts, o, h, l, c, v (little-endian, that order), hex */
+	int64_t *roll;         /* [rolls] first bars of another contract, ascending; NULL: none */
+	int64_t rolls;
+	uint8_t *rolled;       /* [T] 1 for those bars; NULL: none */
 	int refs;              /* atomic; market_ref/market_unref */
 	void *arena;           /* one allocation behind all arrays */
 };
@@ -40,24 +44,30 @@ struct market {
 void market_features(const struct market_bars *b, double tick, float *feature, float *sigma);
 /* The same in double, for tests against golden/. */
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma);
-/* The same, leaving out what happened over gaps of more than max_gap seconds (0: none): gpu/MATH.md, section 7, "Gaps". */
-void market_features_gaps(const struct market_bars *b, double tick, double max_gap, float *feature, float *sigma);
-void market_features_gaps64(const struct market_bars *b, double tick, double max_gap, double *feature, double *sigma);
+/* Where the price jumps without anybody trading at the jump: gaps of more than max_gap seconds (0: none), and the first bars of another
+ * contract (ascending, from 1 on). gpu/MATH.md, section 7, "Gaps and rolls". */
+struct market_steps { double max_gap; const int64_t *roll; int64_t rolls; };
+/* The same, leaving those steps out. */
+void market_features_steps(const struct market_bars *b, double tick, const struct market_steps *s, float *feature, float *sigma);
+void market_features_steps64(const struct market_bars *b, double tick, const struct market_steps *s, double *feature, double *sigma);
 /* Makes the features of a market that nobody else has a reference of those with max_gap. 0: as it was built. */
 void market_leave_out_gaps(struct market *m, double max_gap);
 /* Copies the bars, computes features and hash. FH_EXHAUSTED, FH_INVALID (fewer than 2 bars, time not increasing, a
  * number that is not finite or beyond the bounds above, negative volume, tick out of range): names the bar. */
 int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st);
-/* A data set file: safetensors with ts I64, open high low close volume F64 [T], features F32 [T,40], sigma F32 [T];
- * metadata holds tick, hash and the registry's notes. Written to a temporary name, synced, renamed. */
+/* The same with changes of the contract; features leave their price steps out, and the hash covers them. */
+int market_build_rolls(const struct market_bars *b, double tick, const int64_t *roll, int64_t rolls, struct market **out,
+		       struct fh_status *st);
+/* A data set file: safetensors with ts I64, open high low close volume F64 [T], features F32 [T,40], sigma F32 [T],
+ * roll I64 [R] where contracts change; metadata holds tick, hash and the registry's notes. Written to a temporary name, synced, renamed. */
 int market_save(const struct market *m, const char *path, const char *const *meta /* k, v, k, v, NULL */, struct fh_status *st);
 /* Verifies sizes, order and hash: FH_CORRUPT names what is wrong. When `tick` differs from the file's and any
  * |close| is below either tick or any close <= 0, features are computed again (they depend on it there only). */
 int market_load(const char *path, double tick, struct market **out, struct fh_status *st);
 /* The first `bars` bars as a market of their own, with the features they have: no feature looks ahead. FH_EXHAUSTED, FH_INVALID. */
 int market_prefix(const struct market *m, int64_t bars, struct market **out, struct fh_status *st);
-/* Hash of bars as struct market has it. */
-int market_hash(const struct market_bars *b, char hex[65], struct fh_status *st);
+/* Hash of bars (and rolls, where there are some) as struct market has it. */
+int market_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, char hex[65], struct fh_status *st);
 struct market *market_ref(struct market *m);
 void market_unref(struct market *m); /* NULL is fine; frees at zero */
 /* reward_scale = auto (section 8): initial_cash/(max_position*multiplier*median over the split of sigma*max(|c|,tick)). */

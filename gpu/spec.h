@@ -20,6 +20,7 @@ enum fh_carry { FH_CARRY_CLEAR = 1, FH_CARRY_KEEP = 2 };
 enum fh_schedule { FH_SCHEDULE_CONSTANT = 1, FH_SCHEDULE_LINEAR = 2 };
 enum fh_policy { FH_POLICY_TARGET = 1, FH_POLICY_ONLINE = 2 };
 enum fh_gap_returns { FH_GAP_RETURNS_NO = 1, FH_GAP_RETURNS_YES = 2 }; /* a long gap's return is one bar's for the features */
+enum fh_roll { FH_ROLL_NO = 1, FH_ROLL_YES = 2 };
 enum fh_interrupt { FH_INTERRUPT_RESUME = 1, FH_INTERRUPT_FAIL = 2 };
 
 #define FH_NAME_MAX 65       /* [A-Za-z0-9._-]{1,64} and the terminator */
@@ -65,6 +66,7 @@ struct fh_spec {
 		double pt, sl, ruin_fraction;
 		double max_gap;  /* seconds; 0: none */
 		int gap_returns; /* enum fh_gap_returns */
+		int roll_on_symbol_change; /* enum fh_roll */
 	} env;
 	struct {
 		int64_t epochs, steps_per_epoch; /* planned learn steps = product */

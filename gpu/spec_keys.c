@@ -27,6 +27,7 @@ static const struct spec_choice interrupt_words[] = {
 static const struct spec_choice init_words[] = {
 	{"fresh", FH_INIT_FRESH}, {"warm", FH_INIT_WARM}, {"checkpoint", FH_INIT_CHECKPOINT}, {NULL, 0},
 };
+static const struct spec_choice roll_words[] = {{"no", FH_ROLL_NO}, {"yes", FH_ROLL_YES}, {NULL, 0}};
 static const struct spec_choice gap_words[] = {{"no", FH_GAP_RETURNS_NO}, {"yes", FH_GAP_RETURNS_YES}, {NULL, 0}};
 static const struct spec_choice carry_words[] = {
 	{"clear", FH_CARRY_CLEAR}, {"keep", FH_CARRY_KEEP}, {NULL, 0},
@@ -76,6 +77,8 @@ static const struct spec_key tail_keys[] = {
 	 "seconds; no order is filled across a longer gap between two bars, 0 = any gap"},
 	{"env.gap_returns", SPEC_ENUM, KEY_AT(env.gap_returns), 0, 0, "no", 0, gap_words,
 	 "whether features take the return over a gap longer than max_gap for one bar's"},
+	{"env.roll_on_symbol_change", SPEC_ENUM, KEY_AT(env.roll_on_symbol_change), 0, 0, "yes", 0, roll_words,
+	 "where the contract changes a position is closed at the old close and opened at the new open; no = it earns the step"},
 
 	{"run.epochs", SPEC_INT, KEY_AT(run.epochs), 1, 1e6, "10", 0, NULL, "epochs; learn steps = epochs * steps_per_epoch"},
 	{"run.steps_per_epoch", SPEC_INT, KEY_AT(run.steps_per_epoch), 1, 1e9, "300", 0, NULL, "learn steps of one epoch"},

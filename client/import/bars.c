@@ -22,6 +22,7 @@ void bars_release(struct bars *b)
 {
 	free(b->ts);
 	free(b->line);
+	free(b->contract_of);
 	for (int i = 0; i < VALUES; i++)
 		free(b->value[i]);
 	memset(b, 0, sizeof *b);
@@ -47,6 +48,11 @@ static int grow(struct bars *b, struct fh_status *st)
 		bad |= resize((void **)&b->line, cap);
 	for (int i = 0; i < VALUES; i++)
 		bad |= resize((void **)&b->value[i], cap);
+	if (b->contract_of) {
+		int32_t *more = realloc(b->contract_of, (size_t)cap * sizeof *more);
+		bad |= more ? 0 : -1;
+		b->contract_of = more ? more : b->contract_of;
+	}
 	if (bad)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld bars", (long long)cap);
 	b->cap = cap;
@@ -110,6 +116,47 @@ static int duplicate(struct bars *b, int64_t i, int64_t line, const struct bar *
 	return 0;
 }
 
+/* The array of contracts is made when there is a second one. */
+static int set_contract(struct bars *b, int64_t i, struct fh_status *st)
+{
+	if (!b->contract_of && i && b->contract == b->first_contract)
+		return 0;
+	if (!i)
+		b->first_contract = b->contract;
+	if (!b->contract_of && i) {
+		b->contract_of = malloc((size_t)b->cap * sizeof *b->contract_of);
+		if (!b->contract_of)
+			return fh_fail(st, FH_EXHAUSTED, "no memory for %lld bars", (long long)b->cap);
+		for (int64_t k = 0; k < i; k++)
+			b->contract_of[k] = b->first_contract;
+	}
+	if (b->contract_of)
+		b->contract_of[i] = b->contract;
+	return 0;
+}
+
+int bars_rolls(const struct bars *b, int64_t **roll, int64_t *rolls, struct fh_status *st)
+{
+	int64_t n = 0;
+
+	*roll = NULL;
+	*rolls = 0;
+	for (int64_t i = 1; b->contract_of && i < b->count; i++)
+		n += b->contract_of[i] != b->contract_of[i - 1];
+	if (!n)
+		return 0;
+	if (n > MARKET_ROLLS_MAX)
+		return fh_fail(st, FH_INVALID, "%lld changes of the contract; up to %d are taken: choose one contract with --symbol", (long long)n,
+			       MARKET_ROLLS_MAX);
+	*roll = malloc((size_t)n * sizeof **roll);
+	if (!*roll)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld changes of the contract", (long long)n);
+	for (int64_t i = 1; i < b->count; i++)
+		if (b->contract_of[i] != b->contract_of[i - 1])
+			(*roll)[(*rolls)++] = i;
+	return 0;
+}
+
 int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
 {
 	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX];
@@ -134,6 +181,9 @@ int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
 			return rc;
 	}
 	put(b, b->count, bar);
+	int rc = set_contract(b, b->count, st);
+	if (rc)
+		return rc;
 	if (b->sort)
 		b->line[b->count] = bar->line;
 	b->last_line = bar->line;
@@ -196,6 +246,10 @@ static int sort_bars(struct bars *b, struct fh_status *st)
 	permute(b->line, key, b->count, scratch);
 	for (int i = 0; i < VALUES; i++)
 		permute(b->value[i], key, b->count, scratch);
+	for (int64_t i = 0; b->contract_of && i < b->count; i++)
+		scratch[i] = b->contract_of[key[i].at];
+	for (int64_t i = 0; b->contract_of && i < b->count; i++)
+		b->contract_of[i] = (int32_t)scratch[i];
 	free(key);
 	free(scratch);
 	return 0;
@@ -226,6 +280,8 @@ int bars_finish(struct bars *b, struct fh_status *st)
 			continue;
 		}
 		put(b, kept, &bar);
+		if (b->contract_of)
+			b->contract_of[kept] = b->contract_of[i];
 		b->line[kept++] = bar.line;
 	}
 	b->count = kept;

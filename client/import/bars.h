@@ -21,6 +21,9 @@ struct bars {
 	int64_t count, cap;
 	int64_t *ts, *line;      /* line: only with sort */
 	double *value[5];        /* open, high, low, close, volume */
+	int32_t contract;        /* of the bars that are added from now on: any number that tells one from another */
+	int32_t *contract_of;    /* of each bar; NULL: all of one */
+	int32_t first_contract;  /* private to bars.c */
 	int64_t last_line, newest;
 	uint64_t repeats, conflicts, repaired, moved; /* exact repeats dropped, conflicting ones resolved, bars widened, out of order */
 };
@@ -37,6 +40,8 @@ void bars_took(struct bars *b, int64_t n, int64_t last_line);
 /* Sorts and resolves duplicates where asked. After it `ts` is strictly increasing. */
 int bars_finish(struct bars *b, struct fh_status *st);
 struct market_bars bars_view(const struct bars *b);
+/* First bars of another contract than the bar before: *roll is an array for the caller to free, NULL when there are none. FH_EXHAUSTED. */
+int bars_rolls(const struct bars *b, int64_t **roll, int64_t *rolls, struct fh_status *st);
 void bars_release(struct bars *b);
 
 #endif

@@ -204,6 +204,7 @@ static void note_instrument(struct dbn *d, uint32_t id)
 	if (d->out->rows > 1)
 		d->seen->symbol_changes++;
 	d->last_id = id;
+	d->out->bars.contract = (int32_t)id;
 	snprintf(number, sizeof number, "%" PRIu32, id);
 	if (used + 32 < sizeof d->seen->symbols)
 		snprintf(d->seen->symbols + used, sizeof d->seen->symbols - used, "%s%.24s", used ? ", " : "",

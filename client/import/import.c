@@ -132,6 +132,16 @@ static int row_bar(struct pass *p, struct bar *b, struct fh_status *st)
 	return bar_check(&p->out->bars, b, st);
 }
 
+/* FNV-1a: the same symbol is the same contract wherever it stands. */
+static int32_t contract_number(const char *symbol)
+{
+	uint32_t h = 2166136261u;
+
+	for (; *symbol; symbol++)
+		h = (h ^ (unsigned char)*symbol) * 16777619u;
+	return (int32_t)h;
+}
+
 /* 1: a row of another symbol. Keeps count of changes for a notice. */
 static int other_symbol(struct pass *p)
 {
@@ -149,6 +159,7 @@ static int other_symbol(struct pass *p)
 		return 0;
 	if (p->out->rows)
 		p->symbol_changes++;
+	p->out->bars.contract = contract_number(text);
 	memcpy(p->symbol, text, sizeof text);
 	size_t used = strlen(p->symbols);
 	if (p->symbol_changes < SYMBOLS_SHOWN)
@@ -452,7 +463,7 @@ static int pass_end(struct pass *p, struct fh_status *st)
 	if (p->other_symbols)
 		note(p, "rows of other symbols skipped: %lld", (long long)p->other_symbols);
 	if (p->symbol_changes)
-		note(p, "changes of the symbol (%s%s): %lld; price steps between contracts are in the data", p->symbols,
+		note(p, "changes of the symbol (%s%s): %lld; env.roll_on_symbol_change says what a position does there", p->symbols,
 		     p->symbol_changes >= SYMBOLS_SHOWN ? ", ..." : "", (long long)p->symbol_changes);
 	if (p->point == ',')
 		note(p, "decimal commas");

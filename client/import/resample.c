@@ -132,12 +132,15 @@ int resample_bars(const struct resample *r, struct bars *b, struct fh_status *st
 		if (!made || b->ts[i] < from || b->ts[i] >= to)
 			find_session(r, b->ts[i], &from, &to);
 		int64_t n = r->bar_ns == NS_PER_DAY ? 0 : (b->ts[i] - from) / r->bar_ns, at = from + n * r->bar_ns;
-		if (made && at == begin) {
+		int roll = b->contract_of && i && b->contract_of[i] != b->contract_of[i - 1];
+		if (made && at == begin && !roll) {
 			join(b, made - 1, i);
 			continue;
 		}
+		b->ts[made] = made && at == begin ? b->ts[i] : at; /* a new contract inside the long bar begins one of its own */
 		begin = at;
-		b->ts[made] = at;
+		if (b->contract_of)
+			b->contract_of[made] = b->contract_of[i];
 		for (int k = 0; k < 5; k++)
 			b->value[k][made] = b->value[k][i];
 		made++;

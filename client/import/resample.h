@@ -3,7 +3,8 @@
  * A session begins every day at one time of one place's clock (24 hours apart but for changes of daylight saving time).
  * Long bars are counted from its begin and end with it: `1h` from 09:30 is 09:30, 10:30, … and 1d is the whole session. A long
  * bar has the open of its first, the close of its last, the extremes and the summed volume of its bars and is stamped with the time it
- * begins; one without bars is left out. */
+ * begins; one without bars is left out. A change of the contract ends a long bar, and the next one begins with the first bar of the new
+ * contract. */
 #ifndef FH_IMPORT_RESAMPLE_H
 #define FH_IMPORT_RESAMPLE_H
 

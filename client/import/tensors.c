@@ -51,7 +51,8 @@ int columnar_row(const struct import_options *o, struct import *out, struct bar 
 static int take_rows(const struct st_file *f, const struct import_options *o, struct import *out, char *first_drop, struct fh_status *st)
 {
 	static const char *const name[] = {"open", "high", "low", "close", "volume"};
-	const struct st_tensor *ts = NULL, *t = NULL;
+	const struct st_tensor *ts = NULL, *t = NULL, *roll = NULL;
+	int64_t next = 0;
 	const double *v[5] = {NULL};
 	int rc = st_need(f, "ts", ST_I64, -1, NULL, &ts, st);
 
@@ -64,12 +65,18 @@ static int take_rows(const struct st_file *f, const struct import_options *o, st
 		if (!rc)
 			v[k] = t->data;
 	}
+	if (!rc && st_find(f, "roll"))
+		rc = st_need(f, "roll", ST_I64, -1, NULL, &roll, st);
+	if (!rc && roll && roll->rank != 1)
+		rc = fh_fail(st, FH_CORRUPT, "tensor roll has %d dimensions and not 1", roll->rank);
 	if (rc)
 		return rc;
 	const char *volume = st_meta(f, "has_volume");
 	out->has_volume = v[4] && !(volume && !strcmp(volume, "0"));
 	for (int64_t i = 0; !rc && i < ts->dim[0]; i++) {
 		struct bar b = {((const int64_t *)ts->data)[i], i + 1, v[0][i], v[1][i], v[2][i], v[3][i], v[4] ? v[4][i] : 0};
+		for (; roll && next < roll->dim[0] && ((const int64_t *)roll->data)[next] <= i; next++)
+			out->bars.contract++;
 		rc = columnar_row(o, out, &b, first_drop, TENSORS_DROP_TEXT, st);
 		if (!rc && o->progress && !((i + 1) & (PROGRESS_ROWS - 1)) &&
 		    o->progress(o->progress_arg, (uint64_t)i, (uint64_t)ts->dim[0], out->bars.count))

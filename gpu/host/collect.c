@@ -126,10 +126,10 @@ static void step_one(const struct collect *f, int e)
 	int32_t t = s.t, end;
 	struct env_bar next = {f->x->market.open[t + 1], f->x->market.high[t + 1], f->x->market.low[t + 1],
 			       f->x->market.close[t + 1]};
-	const int64_t *ts = f->x->market_host->ts;
+	const struct market *m = f->x->market_host;
 
 	env_step_over(&s, f->config, f->action + e * f->d->D, f->x->market.close[t], &next, (double)f->x->market.sigma[t],
-		      f->clock->train_end - 1, 1, env_lapses(f->config, ts[t], ts[t + 1]), &r);
+		      f->clock->train_end - 1, 1, env_over(f->config, m->ts[t], m->ts[t + 1], m->rolled && m->rolled[t + 1]), &r);
 	store(f, e, &s);
 	f->ret[e] += r.reward;
 	end = r.terminated ? TERMINATED : r.truncated ? TRUNCATED : RUNNING;

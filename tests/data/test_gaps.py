@@ -1,4 +1,4 @@
-"""Features over gaps, against the definition in gpu/MATH.md, section 7, written out slowly here: every window summed afresh, every
+"""Features over gaps and changes of the contract, against the definition in gpu/MATH.md, section 7, written out slowly here: every window summed afresh, every
 average from bar 0."""
 import math
 import random
@@ -24,9 +24,13 @@ def bars(n, seed, gaps, start=100.0, jump=30.0):
     return out
 
 
-def measured(tmp_path, data, max_gap):
-    path = tmp_path / "b.csv"
-    path.write_text("ts,open,high,low,close,volume\n" + "".join(",".join(map(repr, b)) + "\n" for b in data))
+def measured(tmp_path, data, max_gap, rolls=()):
+    path, symbol = tmp_path / "b.csv", 0
+    with open(path, "w") as f:
+        f.write("ts,open,high,low,close,volume,symbol\n")
+        for i, b in enumerate(data):
+            symbol += i in rolls
+            f.write(",".join(map(repr, b)) + f",ES{symbol % 3}\n")
     got = subprocess.run([TOOL, path, str(TICK), str(max_gap)], capture_output=True, text=True, check=True, timeout=120)
     return [[float(x) for x in line.split(",")] for line in got.stdout.splitlines()]
 
@@ -44,11 +48,11 @@ def std(x):
     return math.sqrt(math.fsum((v - m) ** 2 for v in x) / len(x))
 
 
-def expected(data, max_gap):
+def expected(data, max_gap, rolls=()):
     ts, o, h, l, c, v = map(list, zip(*data))
     T, A = len(ts), [0.0]
     for t in range(1, T):
-        A.append(A[-1] + (o[t] - c[t - 1] if max_gap > 0 and ts[t] - ts[t - 1] > max_gap else 0.0))
+        A.append(A[-1] + (o[t] - c[t - 1] if t in rolls or (max_gap > 0 and ts[t] - ts[t - 1] > max_gap) else 0.0))
     C, H, L = ([x - a for x, a in zip(s, A)] for s in (c, h, l))
 
     def ret(t, k):
@@ -136,6 +140,18 @@ def test_features_are_those_of_the_definition(tmp_path, case, max_gap, start):
         top = max(map(abs, b)) or 1.0
         worst = max(abs(x - y) for x, y in zip(a, b)) / top
         assert worst < 1e-5, f"column {k}: {worst}"
+
+
+@pytest.mark.parametrize("max_gap", [0, 3600])
+def test_steps_between_contracts_are_left_out(tmp_path, max_gap):
+    """Some at a gap, some without, two in a row."""
+    rolls = {60, 61, 300, 340, 450}
+    data = bars(520, 12, {300: 7200, 400: 7200, **{i: 60 for i in rolls - {300}}}, 800.0)
+    got, want = measured(tmp_path, data, max_gap, rolls), expected(data, max_gap, rolls)
+    for k in range(41):
+        a, b = [r[k] for r in got], [r[k] for r in want]
+        assert max(abs(x - y) for x, y in zip(a, b)) < 1e-5 * (max(map(abs, b)) or 1.0), f"column {k}"
+    assert measured(tmp_path, data, max_gap) != got
 
 
 def test_without_long_gaps_nothing_changes(tmp_path):

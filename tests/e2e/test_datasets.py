@@ -231,3 +231,65 @@ def test_a_job_with_max_gap_never_fills_across_one(daemon, client, folder):
     assert [b for b in fills["plain"] if b % 60 == 0]
     shown = {n: {v.name: v.value for v in client.show(n).last_report.value} for n in fills}
     assert shown["gap"] != shown["joined"], "features with and without the gaps' returns differ"
+
+
+def contracts(path, n=1200, rolls=(400, 900), step=100.0):
+    """One minute bars of three contracts after each other; each stands `step` above the one before, and nothing else happens."""
+    with open(path, "w") as f:
+        f.write(",".join(KEYS) + ",symbol\n")
+        for i in range(n):
+            k = sum(i >= r for r in rolls)
+            p = 5000 + step * k
+            f.write(f"{START + 60 * i},{p},{p + 0.5},{p - 0.5},{p},7,ES{'HMU'[k]}4\n")
+    return path
+
+
+def test_changes_of_the_contract_are_known_and_kept(daemon, client, folder):
+    path = contracts(folder / "r.csv")
+    result = daemon.ctl("dataset", "import", path, "--name", "r", "--tick", "0.25")
+    assert list(show(client, "r").roll) == [400, 900] and "ESH4, ESM4, ESU4" in result.out
+    text = path.read_text().replace(",ESH4", ",A").replace(",ESM4", ",A").replace(",ESU4", ",A")
+    (folder / "one.csv").write_text(text)
+    daemon.ctl("dataset", "import", folder / "one.csv", "--name", "one")
+    assert not show(client, "one").roll and show(client, "one").hash != show(client, "r").hash
+    assert not np.array_equal(features(daemon, "one")[1], features(daemon, "r")[1])
+    for ending in ("csv", "safetensors"):
+        daemon.ctl("dataset", "export", "r", folder / f"out.{ending}")
+        daemon.ctl("dataset", "import", folder / f"out.{ending}", "--name", f"b-{ending}")
+        assert show(client, f"b-{ending}").hash == show(client, "r").hash and list(show(client, f"b-{ending}").roll) == [400, 900]
+    lines = path.read_text().splitlines()
+    for name, part in (("p1", lines[1:701]), ("p2", lines[701:])):
+        (folder / f"{name}.csv").write_text("\n".join([lines[0], *part]) + "\n")
+    daemon.ctl("dataset", "import", folder / "p1.csv", "--name", "app", "--tick", "0.25")
+    daemon.ctl("dataset", "import", folder / "p2.csv", "--name", "p2", "--tick", "0.25")
+    daemon.ctl("dataset", "append", "app", folder / "p2.csv")
+    assert show(client, "app").hash == show(client, "r").hash
+    for x, y in zip(features(daemon, "app"), features(daemon, "r")):
+        assert np.array_equal(x, y)
+    daemon.ctl("dataset", "import", folder / "p1.csv", "--name", "p1", "--tick", "0.25")
+    daemon.ctl("dataset", "merge", "m", "p1", "p2")
+    assert show(client, "m").hash == show(client, "r").hash
+    daemon.ctl("dataset", "import", path, "--name", "h", "--bar", "1h")
+    longer = show(client, "h")
+    assert len(longer.roll) == 2 and longer.bars == 21, "20 hours, one of them cut in two by a change"
+    b = bars(client, "h")
+    assert max(b["high"] - b["low"]) < 2, "no long bar spans two contracts"
+
+
+def test_a_position_does_not_earn_the_step_between_two_contracts(daemon, client, folder):
+    """Buy and hold over two steps of +100: with rolls it pays for four sides, without it earns the steps."""
+    daemon.ctl("dataset", "import", contracts(folder / "r.csv"), "--name", "r", "--tick", "0.25")
+    pnl = {}
+    for name, env in (("roll", {}), ("step", {"roll_on_symbol_change": "no"})):
+        spec = fh.merge(fh.SMALL, {"data": {"dataset": "r"}, "env": {"tick": 0.25, "multiplier": 50, "half_spread": 0.125, "fee": 2, **env}})
+        path = folder / f"{name}.yaml"
+        path.write_text(fh.yaml_text(spec))
+        daemon.ctl("start", path, "--name", name)
+        client.wait_state(client.show(name).id, "DONE")
+        out = daemon.ctl("evaluate", name, "--split", "all", "-o", "json").json()
+        hold = next(r for r in out["report"] if r["name"] == "buy_and_hold")
+        pnl[name] = {v["name"]: v["value"] for v in hold["value"]}
+    side = 0.125 * 50 + 2
+    assert abs(pnl["roll"]["pnl"] - (-5 * side)) < 1e-6
+    assert abs(pnl["step"]["pnl"] - (200 * 50 - side)) < 1e-6
+    assert pnl["roll"]["trades"] == 5 and pnl["step"]["trades"] == 1

@@ -272,7 +272,7 @@ static void a_trace_comes_back_bit_for_bit(void **arg)
 	assert_int_equal(fseek(f, 0, SEEK_SET), 0);
 	for (int i = 0; i < 2; i++)
 		assert_non_null(fgets(first, sizeof first, f));
-	assert_non_null(strstr(first, "2024-01-02T09:00:00Z,144,,,,0,0,0,none,0,0,0,100000,100000,0,,50,0.33333333333333331,"));
+	assert_non_null(strstr(first, "2024-01-02T09:00:00Z,144,,,,0,0,0,none,0,0,0,100000,100000,0,,0,0,0,50,0.33333333333333331,"));
 	assert_true(fabs(strtod(strrchr(first, ',') + 1, NULL) / (365.25 * 1440) - 1) < 1e-12); /* 100 steps of a minute */
 	fclose(f);
 

@@ -196,7 +196,7 @@ static void test_pieces_make_the_whole(void **state)
 	hash_of("es", first);
 	job = acquire("es", first);
 	assert_same(job, at400);
-	assert_int_equal(market_hash(&b, piece, NULL), 0);
+	assert_int_equal(market_hash(&b, NULL, 0, piece, NULL), 0);
 	assert_int_equal(send_bars("es", 400, 3, 1, first, piece), 0);
 	hash_of("es", second);
 	assert_string_not_equal(first, second);

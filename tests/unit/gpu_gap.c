@@ -1,9 +1,10 @@
-/* Promises of env.max_gap: an order never fills across a longer gap, whatever its type, and what is held bears the gap; at 0 and without such gaps
+/* Promises of env.max_gap and env.roll_on_symbol_change: an order never fills across a longer gap, whatever its type, and what is held bears the gap; at 0 and without such gaps
  * every bit is as it was; features of a market can leave gaps out and no other market changes with it. */
 #include "tests/unit/bars.h"
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gpu/env.h"
 #include "gpu/evaluate.h"
@@ -25,10 +26,10 @@ static void a_gap_is_longer_than_the_bound(void **state)
 {
 	struct env_config c = config(HOUR), off = config(0);
 
-	assert_false(env_lapses(&c, 0, 3600 * SECOND));
-	assert_true(env_lapses(&c, 0, 3600 * SECOND + 1000));
-	assert_false(env_lapses(&off, 0, INT64_MAX / 2));
-	assert_true(env_lapses(&c, -INT64_MAX / 4, INT64_MAX / 4));
+	assert_false(env_over(&c, 0, 3600 * SECOND, 0));
+	assert_true(env_over(&c, 0, 3600 * SECOND + 1000, 1) == ENV_OVER_GAP);
+	assert_false(env_over(&off, 0, INT64_MAX / 2, 1));
+	assert_true(env_over(&c, -INT64_MAX / 4, INT64_MAX / 4, 0));
 }
 
 static void orders_lapse_and_exits_do_not(void **state)
@@ -75,6 +76,125 @@ static void env_step_is_a_step_without_a_gap(void **state)
 		assert_memory_equal(&s, &t, sizeof s);
 		assert_memory_equal(&x, &y, sizeof x);
 	}
+}
+
+/* Long or short across a change of the contract: what it costs, that the step earns nothing, and that barriers come along. */
+static void a_position_is_rolled(void **state)
+{
+	struct env_config c = config(0);
+	const struct env_bar first = {100, 100.5, 99.5, 100}, next = {140, 140.5, 139.5, 140}; /* the new contract stands 40 higher */
+
+	c.roll_on = 1;
+	for (int side = -1; side <= 1; side += 2) {
+		const int32_t hold[3] = {side > 0 ? 4 : 0, ENV_MARKET, 2}, flat[3] = {2, ENV_MARKET, 2};
+		struct env_state s, was;
+		struct env_result r;
+		double profit, stop, profit_was, stop_was;
+
+		env_start(&s, &c, 200);
+		env_step_over(&s, &c, hold, 100, &first, 0.01, 1000, 1, 0, &r);
+		was = s;
+		env_barriers(&s, &c, &profit_was, &stop_was);
+		env_step_over(&s, &c, hold, 100, &next, 0.01, 1000, 1, ENV_OVER_ROLL, &r);
+		assert_true(r.roll == 2 * side && r.roll_out == 100 - side * 0.125 && r.roll_in == 140 + side * 0.125);
+		assert_true(r.fill == 0 && r.exit == ENV_EXIT_NONE && s.q == 2 * side);
+		assert_true(fabs(s.equity - (was.equity - 2 * 2 * (0.125 * 50 + 2))) < 1e-9);
+		env_barriers(&s, &c, &profit, &stop);
+		assert_true(s.entry == was.entry + 40 && s.entry_bar == was.entry_bar && s.entry_sigma == was.entry_sigma);
+		/* the same numbers without roll_on: the step is earned or lost */
+		struct env_config off = c;
+		struct env_state t = was;
+		off.roll_on = 0;
+		assert_int_equal(env_over(&off, 0, SECOND, 1), 0);
+		env_step_over(&t, &off, hold, 100, &next, 0.01, 1000, 1, env_over(&off, 0, SECOND, 1), &r);
+		assert_true(r.roll == 0 && fabs(t.equity - was.equity) > 500);
+		/* closing with a market order in the same bar happens in the new contract */
+		t = was;
+		env_step_over(&t, &c, flat, 100, &next, 0.01, 1000, 1, ENV_OVER_ROLL, &r);
+		assert_true(r.fill == -2 * side && r.fill_price == 140 - side * 0.125 && t.q == 0);
+		assert_true(fabs(t.cash - (was.equity - 2 * 2 * (0.125 * 50 + 2) - 2 * (0.125 * 50 + 2))) < 1e-9);
+		for (int order = ENV_LIMIT; order <= ENV_IOC; order++) {
+			const int32_t other[3] = {2, order, 2};
+			t = was;
+			env_step_over(&t, &c, other, 100, &first, 0.01, 1000, 1, ENV_OVER_ROLL, &r);
+			assert_true(r.fill == 0 && r.roll == 2 * side);
+			t = was;
+			env_step_over(&t, &c, hold, 100, &next, 0.01, 1000, 1, ENV_OVER_ROLL | ENV_OVER_GAP, &r);
+			assert_true(r.fill == 0 && r.roll == 2 * side);
+		}
+	}
+	struct env_state s;
+	struct env_result r;
+	const int32_t flat[3] = {2, ENV_MARKET, 2};
+	env_start(&s, &c, 200);
+	env_step_over(&s, &c, flat, 100, &next, 0.01, 1000, 1, ENV_OVER_ROLL, &r);
+	assert_true(r.roll == 0 && s.cash == 1e6); /* nothing held, nothing rolled, nothing paid */
+}
+
+static void hold_long(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action)
+{
+	action[0] = 4;
+	action[1] = ENV_MARKET;
+	action[2] = 2;
+}
+
+/* Two flat contracts at 100 and 140, a third at 90: holding through both rolls costs what the orders cost. */
+static void a_market_with_rolls(void **state)
+{
+	const int64_t rolls[2] = {250, 400}, bad[][2] = {{0, 5}, {5, 5}, {5, N}, {9, 3}};
+	struct fh_status st = FH_STATUS_INIT;
+	struct env_config c = config(0);
+	struct fh_split split = {0, N};
+	struct market *m, *plain, *back, *part;
+	struct evaluation *e;
+	struct eval_report report;
+	struct bars b;
+	char path[] = "/tmp/fh-rolls-XXXXXX";
+
+	bars_alloc(&b, N);
+	for (int i = 0; i < N; i++) {
+		b.ts[i] = (1704186000 + 60 * i) * SECOND;
+		b.open[i] = b.high[i] = b.low[i] = b.close[i] = i < 250 ? 100 : i < 400 ? 140 : 90;
+		b.volume[i] = 1;
+	}
+	assert_int_equal(market_build_rolls(&b.view, 0.25, rolls, 2, &m, &st), 0);
+	assert_int_equal(market_build(&b.view, 0.25, &plain, &st), 0);
+	assert_string_not_equal(m->hash, plain->hash);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_int_equal(market_build_rolls(&b.view, 0.25, bad[i], 2, &back, &st), FH_INVALID);
+	for (int64_t t = 1; t < N; t++) /* nothing ever moved */
+		assert_true(m->feature[t * FH_MARKET_FEATURES] == 0 && m->sigma[t] == 1e-8f);
+	assert_true(fabsf(plain->feature[250 * FH_MARKET_FEATURES]) > 4);
+
+	close(mkstemp(path));
+	assert_int_equal(market_save(m, path, NULL, &st), 0);
+	assert_int_equal(market_load(path, 0.25, &back, &st), 0);
+	assert_int_equal(back->rolls, 2);
+	assert_string_equal(back->hash, m->hash);
+	assert_memory_equal(back->rolled, m->rolled, N);
+	assert_memory_equal(back->feature, m->feature, N * FH_MARKET_FEATURES * sizeof(float));
+	assert_int_equal(market_prefix(back, 400, &part, &st), 0);
+	assert_int_equal(part->rolls, 1);
+	unlink(path);
+
+	c.roll_on = 1;
+	eval_hold_config(&c);
+	for (int with = 0; with < 2; with++) {
+		assert_int_equal(evaluation_new(NULL, hold_long, NULL, with ? m : plain, &c, split, 1, &e, &st), 0);
+		while (!evaluation_run(e, INT64_C(1) << 40))
+			;
+		evaluation_report(e, &report);
+		/* one purchase, then two rolls of two sides each; without rolls the steps of +40 and -50 are earned and lost */
+		double side_cost = 2 * (0.125 * 50 + 2), want = with ? -side_cost * 5 : -side_cost + 2 * 50 * (40 - 50);
+		assert_true(fabs(report.pnl - want) < 1e-6);
+		assert_true(report.trades == (with ? 5 : 1));
+		evaluation_free(e);
+	}
+	market_unref(m);
+	market_unref(plain);
+	market_unref(back);
+	market_unref(part);
+	bars_free(&b);
 }
 
 /* A walk of minutes with a gap of two hours and a jump every 50 bars. */
@@ -176,7 +296,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_gap_is_longer_than_the_bound), cmocka_unit_test(orders_lapse_and_exits_do_not),
 		cmocka_unit_test(env_step_is_a_step_without_a_gap), cmocka_unit_test(an_evaluation_never_fills_across_a_long_gap),
-		cmocka_unit_test(features_leave_gaps_out_where_asked),
+		cmocka_unit_test(features_leave_gaps_out_where_asked), cmocka_unit_test(a_position_is_rolled),
+		cmocka_unit_test(a_market_with_rolls),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
