@@ -144,6 +144,23 @@ static int run_start(struct ctx *c)
 
 /* ---- spec */
 
+/* A job file's own name and labels, behind its sections. */
+static void print_name_and_labels(const struct fh_job_file *j)
+{
+	if (j->name[0]) {
+		printf("\nname: ");
+		fh_print_yaml_word(stdout, j->name, 1);
+		printf("\n");
+	}
+	for (int i = 0; i < j->labels; i++) {
+		printf("%s  ", i ? "" : "\nlabels:\n");
+		fh_print_yaml_word(stdout, j->label[i].key, 1);
+		printf(": ");
+		fh_print_yaml_word(stdout, j->label[i].value, 1);
+		printf("\n");
+	}
+}
+
 static int run_spec(struct ctx *c)
 {
 	struct fh_status st = FH_STATUS_INIT;
@@ -159,6 +176,7 @@ static int run_spec(struct ctx *c)
 		return ctx_fail(c, &st);
 	if (c->output == OUT_TABLE) {
 		rc = fh_spec_print(stdout, &j.spec, &st);
+		print_name_and_labels(&j);
 		return rc ? ctx_fail(c, &st) : EXIT_DONE;
 	}
 	fh_arena_init(&a, SPEC_ARENA_MAX);

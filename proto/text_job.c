@@ -194,12 +194,26 @@ static int take_instrument(struct fh_job_file *j, const struct fh_node *root, co
 	return 0;
 }
 
+/* What `fhctl spec -o json|yaml` prints is a job file too, and carries the version of its schema. */
+static int take_version(const struct fh_node *n, const char *what, struct fh_status *st)
+{
+	char ours[16];
+	int rc = need_scalar("schema_version", n, st);
+
+	snprintf(ours, sizeof ours, "%d", FH_SCHEMA_VERSION);
+	if (rc == 0 && strcmp(n->text, ours) != 0)
+		rc = fh_fail_field(st, FH_INVALID, "schema_version", "schema_version is %.20s, this program reads %s", n->text, ours);
+	return rc ? at_line(st, what, n) : 0;
+}
+
 static int take_top(struct fh_job_file *j, const struct fh_node *n, const char *what, struct fh_status *st)
 {
 	int rc;
 
 	if (!strcmp(n->key, "instrument"))
 		return 0; /* done */
+	if (!strcmp(n->key, "schema_version"))
+		return take_version(n, what, st);
 	if (!strcmp(n->key, "labels"))
 		return take_labels(j, n, what, st);
 	if (is_section(n->key))

@@ -42,6 +42,19 @@ def test_spec_prints_every_key_and_reads_back(daemon, client, market, folder):
     assert spec.learn.gamma == 0.9 and spec.run.steps_per_epoch == 300 and spec.net.atoms == 51
 
 
+def test_spec_in_every_format_is_a_job_file(daemon, market, folder):
+    """What spec makes complete starts the same job again, its name and labels with it."""
+    path = folder / "mine.yaml"
+    path.write_text("name: again\nlabels: {team: 'yes'}\ndata: {dataset: m}\nrun: {epochs: 1, steps_per_epoch: 5}\n")
+    assert daemon.ctl("start", path).code == 0
+    for form in "table", "json", "yaml":
+        other = folder / f"complete.{form}"
+        other.write_text(daemon.ctl("spec", path, "-o", form).out)
+        result = daemon.ctl("start", other, *([] if form == "table" else ["--name", "again"]))
+        assert result.code == 0 and "attached" in result.err, result
+    assert daemon.ctl("list", "--label", "team=yes", "-o", "json").json()["job"][0]["name"] == "again"
+
+
 def test_start_wait_and_exit_zero(daemon, market):
     result = start(daemon, "--name", "w", "--wait", code=0)
     assert "done" in (result.out + result.err).lower()

@@ -79,6 +79,8 @@ static void wrong_files_are_refused_with_line_and_field(void **state)
 		{"lr: 1\n", "job.yaml:1", "lr", "learn.lr?"},
 		{"lables: {a: b}\n", "job.yaml:1", "lables", "labels?"},
 		{"nane: x\n", "job.yaml:1", "nane", "name?"},
+		{"model: dqn\nschema_version: 2\n", "job.yaml:2", "schema_version", "reads 1"},
+		{"schema_version: [1]\n", "job.yaml:1", "schema_version", "list"},
 		{"data:\n  dataset: e\n\nrun:\n  epochs: many\n", "job.yaml:5", "run.epochs", "many"},
 		{"run: {epochs: 1.5}\n", "job.yaml:1", "run.epochs", "1.5"},
 		{"learn: {lr: .nan}\n", "job.yaml:1", "learn.lr", "nan"},
@@ -360,13 +362,14 @@ static void a_printed_message_is_a_job_file(void **state)
 	assert_int_equal(fh_spec_set(&s, "learn.loss", "mse", NULL), 0);
 	fh_arena_init(&a, 1 << 20);
 	assert_int_equal(fh_spec_to_message(&s, &a, &m, &st), 0);
-	for (int yaml = 0; yaml < 2; yaml++) {
+	for (int i = 0; i < 4; i++) {
+		int yaml = i & 1, version = i >> 1;
 		char *text = NULL;
 		size_t size = 0;
 		FILE *f = open_memstream(&text, &size);
 
 		assert_non_null(f);
-		assert_int_equal((yaml ? fh_print_yaml : fh_print_json)(f, &m->base, 0, &st), 0);
+		assert_int_equal((yaml ? fh_print_yaml : fh_print_json)(f, &m->base, version, &st), 0);
 		fclose(f);
 		if (parse(text, &j, &st))
 			fail_msg("%s in %s", st.text, text);
