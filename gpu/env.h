@@ -265,6 +265,12 @@ FH_HD int env_over(const struct env_config *c, int64_t from_ts, int64_t to_ts, i
 	return (c->max_gap > 0.0 && env_gap(from_ts, to_ts) > c->max_gap ? ENV_OVER_GAP : 0) | (c->roll_on && rolled ? ENV_OVER_ROLL : 0);
 }
 
+/* The same where contracts do not change. */
+FH_HD int env_lapses(const struct env_config *c, int64_t from_ts, int64_t to_ts)
+{
+	return env_over(c, from_ts, to_ts, 0);
+}
+
 /* The position leaves the old contract at its last close and enters the new one at its open: it pays twice and never earns the step.
  * Entry and barriers move with the price, age and sigma stay. */
 FH_HD void env_roll(struct env_state *s, const struct env_config *c, double close, double open, struct env_result *r)
