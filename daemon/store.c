@@ -13,7 +13,6 @@
 
 /* migration[v] takes a file from schema v to v + 1. Never edit one that was released: add the next. */
 static const char *const migration[STORE_SCHEMA] = {
-	"CREATE TABLE counters(name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
 	"CREATE TABLE jobs("
 	"  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state INTEGER NOT NULL, reason TEXT NOT NULL,"
 	"  error_code INTEGER NOT NULL, error_field TEXT NOT NULL, error_text TEXT NOT NULL,"
@@ -347,17 +346,4 @@ int store_load_series(struct store *s, int (*row)(void *arg, const struct store_
 			  " FROM (SELECT id, (SELECT min(seq) FROM samples WHERE job = id) AS first,"
 			  "  (SELECT max(seq) FROM samples WHERE job = id) AS last FROM jobs)"
 			  " WHERE last IS NOT NULL ORDER BY id", read_series, &r, st);
-}
-
-uint64_t store_load_counter(struct store *s, const char *name)
-{
-	sqlite3_stmt *q = NULL;
-	uint64_t value = 0;
-
-	assert(!s->running);
-	if (sqlite3_prepare_v2(s->db, "SELECT value FROM counters WHERE name = ?1", -1, &q, NULL) == SQLITE_OK &&
-	    sqlite3_bind_text(q, 1, name, -1, SQLITE_STATIC) == SQLITE_OK && sqlite3_step(q) == SQLITE_ROW)
-		value = (uint64_t)sqlite3_column_int64(q, 0);
-	sqlite3_finalize(q);
-	return value;
 }

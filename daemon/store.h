@@ -91,8 +91,6 @@ int store_load_requests(struct store *s, int (*row)(void *arg, const struct stor
 /* Per job: first and last sequence number kept, and the newest report and validation (packed NULL when none). */
 struct store_series { uint64_t job, first_seq, last_seq; struct store_sample report, validation; };
 int store_load_series(struct store *s, int (*row)(void *arg, const struct store_series *r), void *arg, struct fh_status *st);
-/* One number of the file's own: "next_job" and the like; 0 when absent. */
-uint64_t store_load_counter(struct store *s, const char *name);
 
 /* ---------------------------------------------------------------- transactions (loop thread) */
 
@@ -106,7 +104,6 @@ void store_put_checkpoint(struct store_txn *t, const struct store_checkpoint *c)
 void store_drop_checkpoint(struct store_txn *t, const char *id);
 void store_put_sample(struct store_txn *t, const struct store_sample *m);
 void store_put_request(struct store_txn *t, const struct store_request *r);
-void store_put_counter(struct store_txn *t, const char *name, uint64_t value);
 /* Keeps of one job's samples all from seq >= keep_from, of older reports every `stride`-th, none below drop_below. */
 void store_thin_samples(struct store_txn *t, uint64_t job, uint64_t keep_from, uint64_t stride, uint64_t drop_below);
 
@@ -116,15 +113,10 @@ typedef void (*store_done)(void *arg, int code, const struct fh_status *st);
 void store_on_done(struct store_txn *t, store_done done, void *arg);
 /* Hands t over; it belongs to the store from here. done may be NULL. Always asynchronous, also on failure. */
 void store_commit(struct store *s, struct store_txn *t, store_done done, void *arg);
-/* Throws t away; its callbacks are not run. */
-void store_abandon(struct store_txn *t);
 
 /* Samples of a job with seq > since, at most `limit`, read by the writer thread after everything committed before. The rows
  * live until the callback returns. `more`: others follow. */
 typedef void (*store_samples)(void *arg, int code, const struct store_sample *row, size_t n, int more);
 void store_read_samples(struct store *s, uint64_t job, uint64_t since, uint32_t limit, store_samples done, void *arg);
-struct store_event_row { uint64_t time_ns; int state; char reason[256]; };
-typedef void (*store_events)(void *arg, int code, const struct store_event_row *row, size_t n);
-void store_read_events(struct store *s, uint64_t job, uint32_t limit, store_events done, void *arg);
 
 #endif
