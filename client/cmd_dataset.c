@@ -2,7 +2,6 @@
  *
  * The file is read here and its bars are sent; the daemon checks them again. stdout gets the result, stderr the progress
  * and the notices. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

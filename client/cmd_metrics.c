@@ -1,6 +1,5 @@
 /* fhctl metrics: the samples of a job, so far or as they come. One thread. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

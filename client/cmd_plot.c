@@ -1,5 +1,4 @@
 /* fhctl plot: the equity, trades and learning of a job, or a trace file, as SVG. One thread. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

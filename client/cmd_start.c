@@ -1,6 +1,5 @@
 /* fhctl start and spec: a specification from file, --set and defaults, checked here with the daemon's own code before
  * anything is sent. One thread. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,10 +3,8 @@
 #include "daemon/config.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/log.h"
@@ -14,6 +12,16 @@
 #include "proto/text.h"
 
 #define AT(member) offsetof(struct config, member)
+
+enum config_type { CONFIG_TEXT, CONFIG_INT, CONFIG_BYTES, CONFIG_BOOL, CONFIG_LIST };
+struct config_key {
+	const char *key;
+	enum config_type type;
+	size_t offset;
+	double lo, hi;
+	const char *def;  /* NULL: see help */
+	const char *help;
+};
 
 static const struct config_key keys[] = {
 	{"state_dir", CONFIG_TEXT, AT(state_dir), 0, 0, NULL,
@@ -38,12 +46,6 @@ static const struct config_key keys[] = {
 	{"log_level", CONFIG_TEXT, AT(log_level), 0, 0, "info", "debug, info, warn or error"},
 };
 #define KEYS ((int)(sizeof keys / sizeof keys[0]))
-
-const struct config_key *config_keys(int *n)
-{
-	*n = KEYS;
-	return keys;
-}
 
 static size_t text_size(const struct config_key *k)
 {

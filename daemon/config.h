@@ -25,17 +25,6 @@ struct config {
 	int64_t insecure_tcp;           /* 1: tcp:// on addresses other than loopback is allowed */
 };
 
-enum config_type { CONFIG_TEXT, CONFIG_INT, CONFIG_BYTES, CONFIG_BOOL, CONFIG_LIST };
-struct config_key {
-	const char *key;
-	enum config_type type;
-	size_t offset;
-	double lo, hi;
-	const char *def;  /* NULL: see help */
-	const char *help;
-};
-const struct config_key *config_keys(int *n);
-
 void config_defaults(struct config *c);
 /* One setting from text; FH_INVALID names key and value. LIST: adds. */
 int config_set(struct config *c, const char *key, const char *value, struct fh_status *st);

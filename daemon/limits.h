@@ -39,7 +39,6 @@
 #define LIMIT_JOIN_MS 3000                  /* the handshake with NNG behind the gate */
 #define LIMIT_FLUSH_MS 1000                 /* replies on their way when the daemon stops */
 #define LIMIT_STORE_RETRY_MS 5000           /* after a row that could not be written (disk full): try again */
-#define LIMIT_STOP_S 60                     /* default of stop_timeout: after that the process just exits */
 #define LIMIT_LONG_PHASE_S 600              /* start of a job or a snapshot may take this long before the watchdog bites */
 #define LIMIT_STALL_S 30                    /* a running slice without an end for this long: worker counts as hung */
 

@@ -209,13 +209,6 @@ void operation_progress(struct operation *op, double part)
 	__atomic_store(&op->progress, &part, __ATOMIC_RELAXED);
 }
 
-uint64_t operation_new_checkpoint(struct operations *os, uint64_t job, struct fh_status *st)
-{
-	struct operation *op = operation_new(os, job, st);
-
-	return op ? op->number : 0;
-}
-
 void operation_finish_checkpoint(struct operations *os, uint64_t operation, int code, const char *checkpoint,
 				 const struct fh_status *st)
 {

@@ -57,9 +57,7 @@ void operation_cancel(struct operation *op);
 int operation_cancelled(const struct operation *op);       /* any thread */
 void operation_progress(struct operation *op, double part); /* any thread */
 
-/* A new operation for a checkpoint save; its number, 0 when OPERATIONS_MAX are unfinished (st is filled). */
-uint64_t operation_new_checkpoint(struct operations *os, uint64_t job, struct fh_status *st);
-/* code 0: `checkpoint` is its id; else st says why. Unknown numbers are ignored (0: nobody asked). */
+/* The end of a checkpoint save. code 0: `checkpoint` is its id; else st says why. Unknown numbers are ignored (0: nobody asked). */
 void operation_finish_checkpoint(struct operations *os, uint64_t operation, int code, const char *checkpoint,
 				 const struct fh_status *st);
 

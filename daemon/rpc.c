@@ -2,7 +2,6 @@
  * ids) -> handler -> rpc_reply or rpc_fail -> the sender given to rpc_new. */
 #include "daemon/rpc.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "daemon/series.h"
 #include "proto/status.h"
 
-#include <stdio.h>
 #include <string.h>
 
 struct metrics_call { struct daemon *d; struct rpc_call *call; uint64_t job; };

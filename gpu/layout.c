@@ -116,11 +116,6 @@ int spec_same_layout(const struct fh_spec *a, const struct fh_spec *b)
 	return 1;
 }
 
-int plan_same_layout(const struct plan *a, const struct plan *b)
-{
-	return a->program == b->program && spec_same_layout(&a->spec, &b->spec);
-}
-
 void plan_memory(const struct plan *p, int64_t bars, struct memory_plan *out)
 {
 	memset(out, 0, sizeof *out);

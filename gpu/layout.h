@@ -41,8 +41,6 @@ int plan_make(const struct fh_spec *spec, struct plan *out, struct fh_status *st
 void plan_copy(struct plan *to, const struct plan *from);
 /* 1 when all SHAPE keys are equal. */
 int spec_same_layout(const struct fh_spec *a, const struct fh_spec *b);
-/* 1 when a trainer made for `a` can run `b`: same program, same SHAPE keys. */
-int plan_same_layout(const struct plan *a, const struct plan *b);
 /* Memory by owner for `fhctl info` and the admission check. */
 struct memory_plan { size_t parameters, optimizer, replay, environments, scratch, market, total; };
 void plan_memory(const struct plan *p, int64_t bars, struct memory_plan *out);

@@ -3,7 +3,6 @@
 #include "proto/spec.h"
 
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

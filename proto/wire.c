@@ -1,7 +1,6 @@
 /* Messages in and out of bytes; see wire.h for the order of the checks. Pure functions, any thread. */
 #include "proto/wire.h"
 
-#include <stdio.h>
 #include <string.h>
 
 _Static_assert(FH_INTERNAL == -(int)FH__V1__ERROR_CODE__INTERNAL_ERROR, "status.h and fh.proto number errors alike");

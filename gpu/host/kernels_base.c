@@ -1,7 +1,6 @@
 /* The kernels in plain C with 16-byte vectors, for any CPU; products go to the BLAS library unless the build has none
  * (FH_NO_BLAS). The team calls it from several threads at once, so a BLAS that makes threads of its own is told not to. */
 #include <pthread.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
  * its round's number, so a member that comes late cannot claim anything of a later round; and a round is only followed
  * by the next one when all its tasks are claimed and done. A member begins with its own share and goes on into the
  * others', so equal rounds touch the same data on the same core while nothing disturbs it. */
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

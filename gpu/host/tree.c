@@ -2,7 +2,6 @@
  *
  * Invariant: leaves are written before any parent, and a level is finished before the next one up, so each inner node
  * is the sum of its children's final values. */
-#include <string.h>
 
 #include "gpu/sumtree.h"
 

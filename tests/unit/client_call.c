@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <cmocka.h>

@@ -1,6 +1,5 @@
 /* Promises of the evaluator and of operations: an evaluation gives what gpu/evaluate.h gives, in one piece or many; decisions
  * are not held up by evaluations; bounds, cancelling, stopping; operations finish once, can be waited for and are let go. */
-#include <sys/stat.h>
 #include <unistd.h>
 #include <uv.h>
 #include "daemon/evaluator.h"

@@ -1,6 +1,5 @@
 /* The promises of proto/text.h: job files in YAML and JSON, hostile files refused with their line, what is printed
  * reads back. */
-#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
