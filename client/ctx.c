@@ -68,6 +68,8 @@ static const char *hint_for(const struct ctx *c, const struct fh_status *st)
 	case FH_UNKNOWN: return "Look with 'fhctl list' or 'fhctl show JOB' before you repeat it.";
 	case FH_DEADLINE: return answered ? NULL : "--timeout SECONDS gives it more time.";
 	case FH_NOT_FOUND:
+		if (strstr(st->text, "there is no job"))
+			return "'fhctl list' shows the jobs.";
 		if (!strncmp(name, "dataset", 7) || strstr(st->field, "dataset"))
 			return "'fhctl dataset list' shows what there is.";
 		return strncmp(name, "checkpoint", 10) ? "'fhctl list' shows the jobs." : "'fhctl checkpoint list JOB' shows what there is.";

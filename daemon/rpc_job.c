@@ -59,7 +59,7 @@ static const char *device_word(int device)
 static int resolve(struct daemon *d, struct fh_spec *spec, struct fh_status *st)
 {
 	if (spec->run.device != FH_DEVICE_AUTO && spec->run.device != (int)d->backend->kind)
-		return fh_fail_field(st, FH_UNAVAILABLE, "run.device", "%s: this daemon runs on %s%s%s",
+		return fh_fail_field(st, FH_INVALID, "run.device", "%s: this daemon runs on %s%s%s",
 				     device_word(spec->run.device), d->backend->name, d->device_note[0] ? ", " : "",
 				     d->device_note);
 	spec_resolve(spec, d->backend->kind);

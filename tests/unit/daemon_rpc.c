@@ -53,24 +53,30 @@ static const Fh__V1__Reply *ping(struct rpc *r, char *token)
 	return util_call(r, &q, "p");
 }
 
-static const Fh__V1__Reply *start(struct rpc *r, const char *name, int64_t steps, const char *id, char *token)
+static const Fh__V1__Reply *start_spec(struct rpc *r, const struct fh_spec *spec, const char *name, const char *id, const char *token)
 {
 	Fh__V1__Request q = FH__V1__REQUEST__INIT;
 	Fh__V1__StartJobRequest s = FH__V1__START_JOB_REQUEST__INIT;
-	struct fh_spec spec;
 	struct fh_arena a;
 	const Fh__V1__Reply *reply;
 
-	util_spec(&spec, "m", steps);
 	fh_arena_init(&a, 1 << 20);
-	assert_int_equal(fh_spec_to_message(&spec, &a, &s.spec, NULL), 0);
+	assert_int_equal(fh_spec_to_message(spec, &a, &s.spec, NULL), 0);
 	s.name = (char *)name;
-	q.token = token;
+	q.token = (char *)token;
 	q.call_case = FH__V1__REQUEST__CALL_START_JOB;
 	q.start_job = &s;
 	reply = util_call(r, &q, id);
 	fh_arena_release(&a);
 	return reply;
+}
+
+static const Fh__V1__Reply *start(struct rpc *r, const char *name, int64_t steps, const char *id, char *token)
+{
+	struct fh_spec spec;
+
+	util_spec(&spec, "m", steps);
+	return start_spec(r, &spec, name, id, token);
 }
 
 /* ---------------------------------------------------------------- bytes */
@@ -262,6 +268,18 @@ static void names_that_could_be_ids_or_paths_are_refused(void **state)
 	assert_int_equal(jobs_count(util_daemon.jobs), 0);
 }
 
+static void a_job_for_another_device_is_a_wrong_specification(void **state)
+{
+	struct fh_spec spec;
+
+	util_spec(&spec, "m", 10);
+	spec.run.device = FH_DEVICE_CUDA;
+	expect_error(start_spec(rpc, &spec, "gpu", "1", NULL), FH_INVALID, "run.device");
+	assert_int_equal(jobs_count(util_daemon.jobs), 0);
+	spec.run.device = FH_DEVICE_HOST;
+	assert_null(start_spec(rpc, &spec, "gpu", "2", NULL)->error);
+}
+
 static void a_draining_daemon_takes_no_jobs_but_lets_clients_attach(void **state)
 {
 	assert_null(start(rpc, "mine", 10, "1", NULL)->error);
@@ -328,6 +346,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(names_that_could_be_ids_or_paths_are_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_draining_daemon_takes_no_jobs_but_lets_clients_attach, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_job_that_does_not_fit_is_refused_with_both_numbers, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_job_for_another_device_is_a_wrong_specification, setup, teardown),
 		cmocka_unit_test_setup_teardown(unknown_jobs_are_not_found, setup, teardown),
 	};
 
