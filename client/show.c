@@ -2,11 +2,13 @@
 #include "client/show.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "client/output.h"
+#include "gpu/program.h"
 #include "proto/spec.h"
 #include "proto/text.h"
 
@@ -75,6 +77,20 @@ static void show_sample(const char *label, const Fh__V1__Sample *s)
 	printf("%-*s%s\n", LABEL_COLUMN, label, text);
 }
 
+/* What `start -f` says while it happens, for whoever comes later. */
+static void show_warnings(const char *model, const Fh__V1__Sample *s)
+{
+	const struct program *p = program_find(model && *model ? model : "dqn");
+	char v[OUT_TEXT];
+
+	for (int i = 0; s && p && i < p->metrics; i++) {
+		double x = sample_value(s, p->metric[i].name);
+
+		if (isfinite(x) && metric_warns(p->metric + i, x))
+			line("Warning", "%s is %s: %s", p->metric[i].name, text_real(x, v), p->metric[i].warning);
+	}
+}
+
 static void show_memory(const Fh__V1__MemoryUse *m)
 {
 	char t[7][OUT_TEXT];
@@ -128,6 +144,7 @@ void show_job(const Fh__V1__Job *j, int with_spec)
 		line(i ? "" : "Labels", "%s=%s", j->label[i]->key, j->label[i]->value ? j->label[i]->value : "");
 	show_times(j);
 	show_sample("Last report", j->last_report);
+	show_warnings(j->spec ? j->spec->model : NULL, j->last_report);
 	show_sample("Last validation", j->last_validation);
 	show_memory(j->memory);
 	if (j->last_checkpoint && *j->last_checkpoint)

@@ -76,6 +76,15 @@ def test_show_names_what_an_operator_asks_for(daemon, client, market):
     assert daemon.ctl("show", "s", "-o", "yaml").out.startswith("schema_version: 1")
 
 
+def test_rewards_below_an_atom_are_warned_of(daemon, market):
+    """While it runs, and in show for whoever comes later; a job with the default scale has no such line."""
+    result = start(daemon, "--name", "blind", "--set", "env.reward_scale=1", "-f")
+    assert result.code == 0 and "warning: reward_std_per_atom" in result.err, result
+    assert re.search(r"^Warning +reward_std_per_atom is .*env.reward_scale", daemon.ctl("show", "blind").out, re.M)
+    start(daemon, "--name", "sees", "--set", "net.atoms=51", "--wait")
+    assert "reward_std_per_atom is" not in daemon.ctl("show", "sees").out
+
+
 def test_list_and_labels(daemon, client, market):
     start(daemon, "--name", "a", "--label", "desk=fx", tree=fh.ENDLESS)
     start(daemon, "--name", "b", tree=fh.ENDLESS)
