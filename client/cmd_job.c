@@ -214,9 +214,27 @@ static void add_job_row(struct table *t, const Fh__V1__Job *j)
 	table_add(t, "%s", j->error && j->error->text ? j->error->text : j->reason ? j->reason : "");
 }
 
+/* For programs: plain numbers and times, empty where there is none. */
+static void add_job_csv(struct table *t, const Fh__V1__Job *j)
+{
+	char v[OUT_TEXT];
+
+	table_add(t, "%" PRIu64, j->id);
+	table_add(t, "%s", j->name ? j->name : "");
+	table_add(t, "%s", text_state(j->state));
+	table_add(t, "%" PRIu64, j->step);
+	table_add(t, "%" PRIu64, j->planned_steps);
+	table_add(t, "%s", j->has_steps_per_second && j->steps_per_second > 0 ? text_real(j->steps_per_second, v) : "");
+	table_add(t, "%s", j->has_eta_seconds && j->state == FH__V1__JOB_STATE__RUNNING ? text_real(j->eta_seconds, v) : "");
+	table_add(t, "%s", text_time(j->created_ns, v));
+	table_add(t, "%s", j->error && j->error->text ? j->error->text : j->reason ? j->reason : "");
+}
+
 static int run_list(struct ctx *c)
 {
 	static const char *const heads[] = {"ID", "NAME", "STATE", "PROGRESS", "STEP", "STEPS/S", "ETA", "CREATED", "REASON", NULL};
+	static const char *const csv_heads[] = {"ID", "NAME", "STATE", "STEP", "PLANNED_STEPS", "STEPS_PER_SECOND", "ETA_SECONDS",
+						"CREATED", "REASON", NULL};
 	struct filter f = {.limit = LIMIT_MAX};
 	struct pages p = {.n = 0};
 	struct fh_status st = FH_STATUS_INIT;
@@ -229,9 +247,9 @@ static int run_list(struct ctx *c)
 	if (rc) {
 		code = ctx_fail(c, &st);
 	} else if (!output_message(c, &p.all.base)) {
-		table_init(&t, heads, "rllrrrrll");
+		table_init(&t, c->output == OUT_CSV ? csv_heads : heads, "rllrrrrll");
 		for (size_t i = 0; i < p.all.n_job; i++)
-			add_job_row(&t, p.all.job[i]);
+			(c->output == OUT_CSV ? add_job_csv : add_job_row)(&t, p.all.job[i]);
 		if (c->output == OUT_CSV)
 			table_print_csv(&t, stdout);
 		else

@@ -1,4 +1,5 @@
 """Every command of fhctl with what it prints and how it ends."""
+import csv
 import json
 import re
 import time
@@ -92,6 +93,12 @@ def test_list_and_labels(daemon, client, market):
     assert re.search(r"\ba\b", out) and re.search(r"\bb\b", out)
     rows = daemon.ctl("list", "-o", "json").json()["job"]
     assert [r["name"] for r in rows] == ["a", "b"]
+    rows = daemon.ctl("list", "--label", "desk=fx", "-o", "json").json()["job"]
+    assert [r["name"] for r in rows] == ["a"]
+    rows = list(csv.DictReader(daemon.ctl("list", "-o", "csv").out.splitlines()))
+    assert [r["name"] for r in rows] == ["a", "b"] and rows[1]["state"] == "queued" and rows[1]["step"] == "0"
+    assert int(rows[0]["planned_steps"]) > 0 and rows[1]["eta_seconds"] == ""
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", rows[0]["created"]), rows[0]
 
 
 def test_stop_gives_wait_one(daemon, client, market):
@@ -243,9 +250,9 @@ def test_metrics_table_csv_json_and_since(daemon, client, market):
     start(daemon, "--name", "m1", "--wait")
     table = daemon.ctl("metrics", "m1").out
     assert "loss" in table.lower()
-    csv = daemon.ctl("metrics", "m1", "-o", "csv").out.splitlines()
-    header = csv[0].split(",")
-    assert "step" in header and "loss" in header and len(csv) > 10
+    table = daemon.ctl("metrics", "m1", "-o", "csv").out.splitlines()
+    header = table[0].split(",")
+    assert "step" in header and "loss" in header and len(table) > 10
     seq = header.index("seq")
     after = daemon.ctl("metrics", "m1", "--since", "5", "-o", "csv").out.splitlines()
     assert min(int(line.split(",")[seq]) for line in after[1:]) > 5
