@@ -105,7 +105,7 @@ static void test_walk(void **state)
 	struct market *m;
 
 	proof_steps(&s, STEPS);
-	m = proof_market(SYNTH_WALK, 20000, 1, s.env.tick);
+	m = test_market(SYNTH_WALK, 20000, 1, s.env.tick);
 	prove("walk", &s, m);
 	market_unref(m);
 }

@@ -5,7 +5,6 @@
 #ifndef FH_TRAIN_PROOF_H
 #define FH_TRAIN_PROOF_H
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,9 +15,9 @@
 #include <time.h>
 #include <cmocka.h>
 
-#include "gpu/synth.h"
 #include "gpu/trainer.h"
 #include "proto/status.h"
+#include "tests/unit/market.h"
 
 #define PROOF_UNUSED __attribute__((unused))
 #define PROOF_SLICE_NS 100000000
@@ -49,24 +48,6 @@ PROOF_UNUSED static double seconds_now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-PROOF_UNUSED static struct market *proof_market(enum synth_kind kind, int64_t bars, uint64_t seed, double tick)
-{
-	struct fh_status st = FH_STATUS_INIT;
-	struct market *m = NULL;
-	struct synth s;
-	int64_t *ts = malloc((size_t)bars * 8);
-	double *v = malloc((size_t)bars * 5 * 8);
-
-	assert_true(ts && v);
-	synth_init(&s, kind, bars, seed);
-	must(synth_bars(&s, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars, &st), &st);
-	struct market_bars view = {bars, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars};
-	must(market_build(&view, tick, &m, &st), &st);
-	free(ts);
-	free(v);
-	return m;
 }
 
 /* The specification's defaults; the caller changes fields, then trains. */
@@ -185,7 +166,7 @@ PROOF_UNUSED static struct eval_report proof_script(const struct fh_spec *spec, 
 PROOF_UNUSED static void proof_momentum(const char *what, const struct fh_spec *spec, double online_min, double target_min,
 					double seconds_max)
 {
-	struct market *m = proof_market(SYNTH_MOMENTUM, 20000, (uint64_t)spec->run.seed, spec->env.tick);
+	struct market *m = test_market(SYNTH_MOMENTUM, 20000, (uint64_t)spec->run.seed, spec->env.tick);
 	struct eval_report best = proof_script(spec, m, FH_SPLIT_VALIDATION, eval_last_sign, 0);
 	struct proof p = proof_train(spec, m);
 	double online = p.online.sharpe / best.sharpe, target = p.target.sharpe / best.sharpe;

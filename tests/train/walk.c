@@ -16,7 +16,7 @@ static double z_of(uint64_t seed)
 
 	proof_small_net(&s);
 	proof_steps(&s, STEPS);
-	m = proof_market(SYNTH_WALK, 20000, seed, s.env.tick);
+	m = test_market(SYNTH_WALK, 20000, seed, s.env.tick);
 	p = proof_train(&s, m);
 	z = p.target.sharpe * sqrt((double)p.target.bars / p.target.bars_per_year);
 	printf("walk seed %llu: validation z %.2f, exposure %.2f, %.0f trades, %lld steps in %.1f s\n", (unsigned long long)seed, z,

@@ -16,6 +16,7 @@
 #include "daemon/log.h"
 #include "daemon/store.h"
 #include "proto/status.h"
+#include "tests/unit/loop.h"
 
 #define N 1500
 #define TICK 0.01
@@ -77,11 +78,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	char command[160];
-
 	close_all();
-	snprintf(command, sizeof command, "rm -rf %s", dir);
-	return system(command);
+	return folder_remove(dir);
 }
 
 struct answer { int done, code; struct market *m; struct fh_status st; };
@@ -99,24 +97,6 @@ static void on_loaded(void *arg, int code, struct market *m, const struct fh_sta
 {
 	on_registered(arg, code, NULL, 0, st);
 	got.m = m;
-}
-
-static void on_deadline(uv_timer_t *t)
-{
-	fputs("deadline passed\n", stderr);
-	abort();
-}
-
-static void await(void)
-{
-	uv_timer_t deadline;
-
-	uv_timer_init(&loop, &deadline);
-	uv_timer_start(&deadline, on_deadline, 60000, 0);
-	while (!got.done)
-		uv_run(&loop, UV_RUN_ONCE);
-	uv_close((uv_handle_t *)&deadline, NULL);
-	uv_run(&loop, UV_RUN_NOWAIT);
 }
 
 static struct market_bars part(int64_t first, int64_t n)
@@ -142,7 +122,7 @@ static int send_bars(const char *name, int64_t first, int64_t n, int append, con
 		return got.st.code;
 	}
 	upload_commit(ds, id, on_registered, NULL);
-	await();
+	loop_await(&loop, &got.done, 1);
 	return got.code;
 }
 
@@ -150,7 +130,7 @@ static struct market *acquire(const char *name, const char *hash)
 {
 	memset(&got, 0, sizeof got);
 	datasets_acquire(ds, name, hash, TICK, on_loaded, NULL);
-	await();
+	loop_await(&loop, &got.done, 1);
 	return got.m;
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/store.h"
 #include "gpu/hash.h"
 #include "proto/status.h"
+#include "tests/unit/loop.h"
 
 static char dir[64], path[128], folder[128];
 static uv_loop_t loop;
@@ -92,29 +93,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	char command[160];
-
 	close_all();
-	snprintf(command, sizeof command, "rm -rf %s", dir);
-	return system(command);
-}
-
-static void on_deadline(uv_timer_t *t)
-{
-	fputs("deadline passed\n", stderr);
-	abort();
-}
-
-static void await(const int *flag)
-{
-	uv_timer_t deadline;
-
-	uv_timer_init(&loop, &deadline);
-	uv_timer_start(&deadline, on_deadline, 60000, 0);
-	while (!*flag)
-		uv_run(&loop, UV_RUN_ONCE);
-	uv_close((uv_handle_t *)&deadline, NULL);
-	uv_run(&loop, UV_RUN_NOWAIT);
+	return folder_remove(dir);
 }
 
 static struct { int done, code; struct checkpoint c; struct fh_status st; } got;
@@ -145,7 +125,7 @@ static const char *add(uint64_t job, uint64_t step, const char *reason, int64_t 
 	checkpoints_add(cs, job, step, reason, keep, &img, on_done, NULL);
 	assert_null(img.data);
 	assert_int_equal(got.done, 0);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	assert_int_equal(got.code, 0);
 	return got.c.id;
 }
@@ -163,7 +143,7 @@ static int drop(const char *id)
 {
 	memset(&got, 0, sizeof got);
 	checkpoints_drop(cs, id, on_done, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	settle();
 	return got.code;
 }
@@ -310,7 +290,7 @@ static int read_part(const char *id, uint64_t offset, uint32_t limit)
 {
 	memset(&part, 0, sizeof part);
 	checkpoints_read(cs, id, offset, limit, on_part, NULL);
-	await(&part.done);
+	loop_await(&loop, &part.done, 1);
 	return part.code;
 }
 
@@ -383,7 +363,7 @@ static void test_bounds_and_failures(void **state)
 	memset(&got, 0, sizeof got);
 	img = image(1, 100);
 	checkpoints_add(cs, 2, 1, "periodic", 0, &img, on_done, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	assert_int_equal(got.code, FH_IO);
 	assert_int_equal(count(2), 0);
 	assert_int_equal(rename(p, folder), 0);
@@ -391,7 +371,7 @@ static void test_bounds_and_failures(void **state)
 	memset(&got, 0, sizeof got);
 	img = image(1, 100);
 	checkpoints_add(cs, 77, 1, "periodic", 0, &img, on_done, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	settle();
 	assert_int_equal(got.code, FH_CONFLICT);
 	assert_null(checkpoints_find(cs, "77-1"));
@@ -400,7 +380,7 @@ static void test_bounds_and_failures(void **state)
 	memset(&got, 0, sizeof got);
 	img = image(1, 100);
 	checkpoints_add(cs, 1, 1000, "periodic", 0, &img, on_done, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	assert_int_equal(got.code, FH_UNAVAILABLE);
 }
 

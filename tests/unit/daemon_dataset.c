@@ -18,6 +18,7 @@
 #include "gpu/safetensors.h"
 #include "gpu/synth.h"
 #include "proto/status.h"
+#include "tests/unit/loop.h"
 
 static char dir[64], path[128], sets[128];
 static uv_loop_t loop;
@@ -74,11 +75,8 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	char command[160];
-
 	close_all();
-	snprintf(command, sizeof command, "rm -rf %s", dir);
-	return system(command);
+	return folder_remove(dir);
 }
 
 static int exists(const char *file)
@@ -123,24 +121,6 @@ static void on_loaded(void *arg, int code, struct market *m, const struct fh_sta
 		a->st = *st;
 }
 
-static void on_deadline(uv_timer_t *t)
-{
-	fputs("deadline passed\n", stderr);
-	abort();
-}
-
-static void await(const int *flag)
-{
-	uv_timer_t deadline;
-
-	uv_timer_init(&loop, &deadline);
-	uv_timer_start(&deadline, on_deadline, 60000, 0);
-	while (!*flag)
-		uv_run(&loop, UV_RUN_ONCE);
-	uv_close((uv_handle_t *)&deadline, NULL);
-	uv_run(&loop, UV_RUN_NOWAIT);
-}
-
 static int synth(const char *name, int64_t bars, uint64_t seed)
 {
 	struct dataset_origin o = {.name = name, .source = "synth", .has_volume = 1};
@@ -149,7 +129,7 @@ static int synth(const char *name, int64_t bars, uint64_t seed)
 	synth_init(&s, SYNTH_MOMENTUM, bars, seed);
 	memset(&got, 0, sizeof got);
 	datasets_synth(ds, &o, &s, on_registered, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	return got.code;
 }
 
@@ -157,7 +137,7 @@ static int drop(const char *name)
 {
 	memset(&got, 0, sizeof got);
 	datasets_drop(ds, name, on_registered, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	return got.code;
 }
 
@@ -167,7 +147,7 @@ static struct market *acquire(const char *name, double tick, int code)
 
 	datasets_acquire(ds, name, NULL, tick, on_loaded, &a);
 	assert_int_equal(a.done, 0); /* always later */
-	await(&a.done);
+	loop_await(&loop, &a.done, 1);
 	if (a.code != code)
 		fail_msg("code %d: %s", a.code, a.st.text);
 	got = a;
@@ -212,7 +192,7 @@ static int commit(const char *id)
 {
 	memset(&got, 0, sizeof got);
 	upload_commit(ds, id, on_registered, NULL);
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	return got.code;
 }
 
@@ -493,7 +473,7 @@ static void test_names_in_work_are_taken(void **state)
 	assert_int_equal(got.done, 1);
 	assert_int_equal(got.code, FH_CONFLICT);
 	got.done = 0;
-	await(&got.done);
+	loop_await(&loop, &got.done, 1);
 	assert_int_equal(got.code, 0);
 }
 
@@ -592,7 +572,7 @@ static void test_load_is_shared_by_those_who_wait(void **state)
 	for (int i = 0; i < 20; i++)
 		datasets_acquire(ds, "mom", NULL, 0.01, on_loaded, &a[i]);
 	for (int i = 0; i < 20; i++) {
-		await(&a[i].done);
+		loop_await(&loop, &a[i].done, 1);
 		assert_int_equal(a[i].code, 0);
 		assert_ptr_equal(a[i].m, a[0].m);
 	}
@@ -604,7 +584,7 @@ static void test_load_is_shared_by_those_who_wait(void **state)
 	assert_non_null(strstr(got.st.text, "mom"));
 	memset(&a[0], 0, sizeof a[0]);
 	datasets_acquire(ds, "mom", "0000", 0.01, on_loaded, &a[0]); /* another set has this name now */
-	await(&a[0].done);
+	loop_await(&loop, &a[0].done, 1);
 	assert_int_equal(a[0].code, FH_CONFLICT);
 }
 

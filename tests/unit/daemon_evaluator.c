@@ -5,6 +5,7 @@
 #include "daemon/evaluator.h"
 #include "daemon/log.h"
 #include "daemon/operations.h"
+#include "tests/unit/loop.h"
 #include "tests/unit/training.h"
 
 static uv_loop_t loop;
@@ -61,24 +62,6 @@ static int teardown(void **state)
 	return uv_loop_close(&loop);
 }
 
-static void on_deadline(uv_timer_t *t)
-{
-	fputs("deadline passed\n", stderr);
-	abort();
-}
-
-static void await(const int *flag, int least)
-{
-	uv_timer_t deadline;
-
-	uv_timer_init(&loop, &deadline);
-	uv_timer_start(&deadline, on_deadline, 60000, 0);
-	while (*flag < least)
-		uv_run(&loop, UV_RUN_ONCE);
-	uv_close((uv_handle_t *)&deadline, NULL);
-	uv_run(&loop, UV_RUN_NOWAIT);
-}
-
 static struct policy_ref ref(enum fh_policy which)
 {
 	struct policy_ref r = {.which = which};
@@ -112,7 +95,7 @@ static struct operation *evaluated(int split, int trace, int benchmarks)
 	struct operation *op = evaluate(split, trace, benchmarks, market);
 	int before = finished;
 
-	await(&finished, before + 1);
+	loop_await(&loop, &finished, before + 1);
 	assert_true(op->done);
 	if (op->code)
 		fail_msg("%s", op->status.text);
@@ -184,7 +167,7 @@ static void test_splits(void **state)
 	r = evaluated(FH_SPLIT_TRAIN, 0, 0)->result;
 	assert_int_equal(r->begin, MARKET_WARMUP);
 	op = evaluate(FH_SPLIT_TEST, 0, 0, other); /* the checkpoint's own data was asked for, and these are others */
-	await(&finished, finished + 1);
+	loop_await(&loop, &finished, finished + 1);
 	assert_int_equal(op->code, FH_CONFLICT);
 	assert_string_equal(op->status.field, "dataset");
 	market_unref(other);
@@ -213,7 +196,7 @@ static void act_on(const float *states, size_t floats, uint32_t rows, enum fh_po
 
 	memset(&acted, 0, sizeof acted);
 	assert_int_equal(evaluator_act(ev, &p, states, floats, rows, on_act, NULL, NULL), 0);
-	await(&acted.done, 1);
+	loop_await(&loop, &acted.done, 1);
 }
 
 static void test_decisions(void **state)
@@ -257,14 +240,14 @@ static void test_many_policies(void **state)
 		snprintf(p.sha256, sizeof p.sha256, "%064d", i % (EVALUATOR_POLICIES + 3));
 		memset(&acted, 0, sizeof acted);
 		assert_int_equal(evaluator_act(ev, &p, states, FH_STATE_DIM, 1, on_act, NULL, NULL), 0);
-		await(&acted.done, 1);
+		loop_await(&loop, &acted.done, 1);
 		assert_int_equal(acted.code, 0);
 	}
 	snprintf(p.sha256, sizeof p.sha256, "%064d", 99);
 	snprintf(p.path, sizeof p.path, "%s/none", folder);
 	memset(&acted, 0, sizeof acted);
 	assert_int_equal(evaluator_act(ev, &p, states, FH_STATE_DIM, 1, on_act, NULL, NULL), 0);
-	await(&acted.done, 1);
+	loop_await(&loop, &acted.done, 1);
 	assert_int_not_equal(acted.code, 0);
 	assert_non_null(strstr(acted.st.text, "none"));
 }
@@ -283,7 +266,7 @@ static void test_decisions_go_before_evaluations(void **state)
 		assert_int_equal(op->done, 0); /* they overtake it, it goes on */
 	}
 	operation_cancel(op);
-	await(&op->done, 1);
+	loop_await(&loop, &op->done, 1);
 	assert_int_equal(op->code, FH_INTERRUPTED);
 	assert_true(op->progress < 1);
 }
@@ -338,7 +321,7 @@ static void test_operations_are_waited_for(void **state)
 	assert_int_equal(waited, 1);
 	operation_wait(ops, op, 40, on_waited, NULL);
 	assert_int_equal(waited, 1);
-	await(&waited, 2);
+	loop_await(&loop, &waited, 2);
 	assert_true(uv_hrtime() - begin >= 35000000);
 	assert_int_equal(op->done, 0);
 	waited = 0;

@@ -1,29 +1,9 @@
 /* Jobs from acceptance to their end, in a whole daemon without clients: the transition table, what is durable, stop,
  * pause, resume, order, slots, names. */
-#include "daemon_util.h"
+#include "tests/unit/daemon_util.h"
 
 #include "daemon/queue.h"
 #include "daemon/worker.h"
-
-static struct rpc *rpc;
-
-static int setup(void **state)
-{
-	util_dir_make();
-	util_start(1);
-	rpc = util_rpc();
-	util_dataset(rpc, "m", 2000);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	util_reply_free();
-	rpc_free(rpc);
-	util_stop();
-	util_dir_remove();
-	return 0;
-}
 
 /* The daemon ends and comes back with what it had stored. */
 static void restart(int slots)
@@ -374,18 +354,18 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_table_allows_these_moves_and_no_others),
 		cmocka_unit_test(differences_of_specifications_are_named),
-		cmocka_unit_test_setup_teardown(a_job_runs_to_its_end_and_leaves_a_checkpoint, setup, teardown),
-		cmocka_unit_test_setup_teardown(stopping_a_queued_job_is_immediate_and_final, setup, teardown),
-		cmocka_unit_test_setup_teardown(stop_leaves_a_checkpoint_from_which_the_job_goes_on, setup, teardown),
-		cmocka_unit_test_setup_teardown(pause_frees_the_slot_and_resume_goes_on_where_it_was, setup, teardown),
-		cmocka_unit_test_setup_teardown(pause_then_stop_at_once_stops, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_stop_while_the_job_is_being_started_is_kept, setup, teardown),
-		cmocka_unit_test_setup_teardown(higher_priority_runs_first, setup, teardown),
-		cmocka_unit_test_setup_teardown(draining_starts_nothing_and_leaves_the_running_job_alone, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_stopped_daemon_requeues_its_running_job_and_goes_on, setup, teardown),
-		cmocka_unit_test_setup_teardown(ids_and_names_go_on_after_a_restart, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_job_of_two_slots_waits_for_both_and_holds_back_those_behind, setup, teardown),
-		cmocka_unit_test_setup_teardown(two_slots_train_two_jobs_at_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_job_runs_to_its_end_and_leaves_a_checkpoint, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(stopping_a_queued_job_is_immediate_and_final, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(stop_leaves_a_checkpoint_from_which_the_job_goes_on, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(pause_frees_the_slot_and_resume_goes_on_where_it_was, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(pause_then_stop_at_once_stops, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_stop_while_the_job_is_being_started_is_kept, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(higher_priority_runs_first, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(draining_starts_nothing_and_leaves_the_running_job_alone, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_stopped_daemon_requeues_its_running_job_and_goes_on, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(ids_and_names_go_on_after_a_restart, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_job_of_two_slots_waits_for_both_and_holds_back_those_behind, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(two_slots_train_two_jobs_at_once, util_setup, util_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,28 +1,8 @@
 /* Calls from raw bytes to raw bytes: what is refused and how, roles, repeated request ids, the StartJob rules. */
-#include "daemon_util.h"
+#include "tests/unit/daemon_util.h"
 
 #include <sys/stat.h>
 #include "proto/spec.h"
-
-static struct rpc *rpc;
-
-static int setup(void **state)
-{
-	util_dir_make();
-	util_start(1);
-	rpc = util_rpc();
-	util_dataset(rpc, "m", 2000);
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	util_reply_free();
-	rpc_free(rpc);
-	util_stop();
-	util_dir_remove();
-	return 0;
-}
 
 static void expect_error(const Fh__V1__Reply *reply, int code, const char *field)
 {
@@ -332,22 +312,22 @@ static void unknown_jobs_are_not_found(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(bytes_that_are_no_request_get_an_error, setup, teardown),
-		cmocka_unit_test_setup_teardown(another_protocol_version_is_told, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_request_without_a_call_is_told, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_token_gives_its_role_and_no_more, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_token_file_that_is_wrong_or_open_is_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_same_request_id_gets_the_same_bytes, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_repeat_while_the_first_is_in_work_gets_its_answer, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_request_id_for_something_else_is_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_started_job_is_found_by_its_request_id_after_a_restart, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_same_name_and_specification_attach, setup, teardown),
-		cmocka_unit_test_setup_teardown(the_same_name_with_another_specification_says_what_differs, setup, teardown),
-		cmocka_unit_test_setup_teardown(names_that_could_be_ids_or_paths_are_refused, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_draining_daemon_takes_no_jobs_but_lets_clients_attach, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_job_that_does_not_fit_is_refused_with_both_numbers, setup, teardown),
-		cmocka_unit_test_setup_teardown(a_job_for_another_device_is_a_wrong_specification, setup, teardown),
-		cmocka_unit_test_setup_teardown(unknown_jobs_are_not_found, setup, teardown),
+		cmocka_unit_test_setup_teardown(bytes_that_are_no_request_get_an_error, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(another_protocol_version_is_told, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_request_without_a_call_is_told, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_token_gives_its_role_and_no_more, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_token_file_that_is_wrong_or_open_is_refused, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(the_same_request_id_gets_the_same_bytes, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_repeat_while_the_first_is_in_work_gets_its_answer, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_request_id_for_something_else_is_refused, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_started_job_is_found_by_its_request_id_after_a_restart, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(the_same_name_and_specification_attach, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(the_same_name_with_another_specification_says_what_differs, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(names_that_could_be_ids_or_paths_are_refused, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_draining_daemon_takes_no_jobs_but_lets_clients_attach, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_job_that_does_not_fit_is_refused_with_both_numbers, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_job_for_another_device_is_a_wrong_specification, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(unknown_jobs_are_not_found, util_setup, util_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

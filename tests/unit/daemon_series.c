@@ -16,6 +16,7 @@
 #include "daemon/series.h"
 #include "daemon/store.h"
 #include "proto/status.h"
+#include "tests/unit/loop.h"
 
 static char dir[64], path[128];
 static uv_loop_t loop;
@@ -57,32 +58,10 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	char command[160];
-
 	close_all();
 	publish_close(publish);
 	publish = NULL;
-	snprintf(command, sizeof command, "rm -rf %s", dir);
-	return system(command);
-}
-
-static void on_deadline(uv_timer_t *t)
-{
-	fputs("deadline passed\n", stderr);
-	abort();
-}
-
-/* Runs the loop until *flag. */
-static void await(const int *flag)
-{
-	uv_timer_t deadline;
-
-	uv_timer_init(&loop, &deadline);
-	uv_timer_start(&deadline, on_deadline, 60000, 0);
-	while (!*flag)
-		uv_run(&loop, UV_RUN_ONCE);
-	uv_close((uv_handle_t *)&deadline, NULL);
-	uv_run(&loop, UV_RUN_NOWAIT);
+	return folder_remove(dir);
 }
 
 static void set_flag(void *arg, int code, const struct fh_status *st)
@@ -99,7 +78,7 @@ static void settle(void)
 	for (int i = 0; i < 3; i++) { /* the open batch goes out when the one before has come back */
 		done = 0;
 		store_commit(store, store_begin(store), set_flag, &done);
-		await(&done);
+		loop_await(&loop, &done, 1);
 	}
 }
 
@@ -164,7 +143,7 @@ static void poll_now(uint64_t job, uint64_t since, uint32_t limit)
 {
 	memset(&polled, 0, sizeof polled);
 	series_poll(series, job, since, limit, 0, on_page, &polled);
-	await(&polled.done);
+	loop_await(&loop, &polled.done, 1);
 	assert_int_equal(polled.code, 0);
 }
 
@@ -381,12 +360,12 @@ static void test_held_polls(void **state)
 	series_poll(series, 1, 1, 10, 10000, on_page, &p);
 	assert_int_equal(p.done, 0);
 	sample(1, REPORT, 5);
-	await(&p.done); /* answered by the sample */
+	loop_await(&loop, &p.done, 1); /* answered by the sample */
 	assert_int_equal(p.n, 1);
 	assert_int_equal(p.last, 2);
 	begin = uv_hrtime();
 	series_poll(series, 1, 2, 10, 60, on_page, &q);
-	await(&q.done); /* answered by time */
+	loop_await(&loop, &q.done, 1); /* answered by time */
 	assert_int_equal(q.n, 0);
 	assert_int_equal(q.last_seq, 2);
 	assert_true(uv_hrtime() - begin >= 55000000);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "daemon/store.h"
 #include "proto/status.h"
+#include "tests/unit/loop.h"
 
 static char dir[64], path[128];
 static uv_loop_t loop;
@@ -32,10 +33,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	char command[160];
-
-	snprintf(command, sizeof command, "rm -rf %s", dir);
-	return system(command);
+	return folder_remove(dir);
 }
 
 static struct store *open_store(void)

@@ -16,32 +16,15 @@
 #include "daemon/log.h"
 #include "daemon/rpc.h"
 #include "gpu/spec.h"
-
-#define UTIL_DEADLINE_MS 60000
+#include "tests/unit/loop.h"
 
 static struct daemon util_daemon;
 static char util_dir[64];
-static int util_timed_out;
 
-static inline void util_on_deadline(uv_timer_t *t)
-{
-	(void)t;
-	util_timed_out = 1;
-}
-
-/* Turns the loop until *flag is set; fails the test after the deadline. */
+/* Turns the loop until *flag is set. */
 static inline void util_wait(const int *flag)
 {
-	uv_timer_t timer;
-
-	util_timed_out = 0;
-	uv_timer_init(&util_daemon.loop, &timer);
-	uv_timer_start(&timer, util_on_deadline, UTIL_DEADLINE_MS, 0);
-	while (!*flag && !util_timed_out)
-		uv_run(&util_daemon.loop, UV_RUN_ONCE);
-	uv_close((uv_handle_t *)&timer, NULL);
-	uv_run(&util_daemon.loop, UV_RUN_NOWAIT);
-	assert_false(util_timed_out);
+	loop_await(&util_daemon.loop, flag, 1);
 }
 
 static inline void util_dir_make(void)
@@ -52,10 +35,7 @@ static inline void util_dir_make(void)
 
 static inline void util_dir_remove(void)
 {
-	char command[128];
-
-	snprintf(command, sizeof command, "rm -rf '%s'", util_dir);
-	assert_int_equal(system(command), 0);
+	assert_int_equal(folder_remove(util_dir), 0);
 }
 
 static inline void util_config(struct config *c, int slots)
@@ -180,6 +160,29 @@ static inline void util_spec(struct fh_spec *s, const char *dataset, int64_t ste
 	s->run.epochs = 1;
 	s->run.steps_per_epoch = steps;
 	spec_resolve(s, FH_DEVICE_HOST);
+}
+
+/* For tests of one slot with 2,000 bars called "m". */
+static struct rpc *rpc;
+
+static inline int util_setup(void **state)
+{
+	(void)state;
+	util_dir_make();
+	util_start(1);
+	rpc = util_rpc();
+	util_dataset(rpc, "m", 2000);
+	return 0;
+}
+
+static inline int util_teardown(void **state)
+{
+	(void)state;
+	util_reply_free();
+	rpc_free(rpc);
+	util_stop();
+	util_dir_remove();
+	return 0;
 }
 
 #endif

@@ -2,8 +2,8 @@
  * finite, and the scripts. */
 #include "gpu/dqn/dqn.h"
 #include "gpu/evaluate.h"
-#include "gpu/synth.h"
 #include "tests/unit/bars.h"
+#include "tests/unit/market.h"
 
 #define METRICS 11
 
@@ -308,21 +308,6 @@ static void positions_are_split_at_crossings(void **state)
 
 /* ---------------------------------------------------------------- scripts */
 
-static struct market *synthetic(enum synth_kind kind, int64_t n, uint64_t seed)
-{
-	struct fh_status st = FH_STATUS_INIT;
-	struct market *m = NULL;
-	struct synth s;
-	struct bars b;
-
-	bars_alloc(&b, n);
-	synth_init(&s, kind, n, seed);
-	assert_int_equal(synth_bars(&s, b.ts, b.open, b.high, b.low, b.close, b.volume, &st), 0);
-	assert_int_equal(market_build(&b.view, 0.01, &m, &st), 0);
-	bars_free(&b);
-	return m;
-}
-
 static struct eval_report run_script(eval_script script, struct market *m, const struct env_config *cfg, struct fh_split split)
 {
 	struct fh_status st = FH_STATUS_INIT;
@@ -339,7 +324,7 @@ static struct eval_report run_script(eval_script script, struct market *m, const
 
 static void scripts_do_what_they_are_named_for(void **state)
 {
-	struct market *m = synthetic(SYNTH_MOMENTUM, 6000, 3);
+	struct market *m = test_market(SYNTH_MOMENTUM, 6000, 3, 0.01);
 	struct fh_split split = {1000, 6000};
 	struct env_config cfg = plain, hold;
 	struct eval_report r;
@@ -366,7 +351,7 @@ static void scripts_do_what_they_are_named_for(void **state)
 
 static void splits_without_a_step_are_refused(void **state)
 {
-	struct market *m = synthetic(SYNTH_WALK, 200, 1);
+	struct market *m = test_market(SYNTH_WALK, 200, 1, 0.01);
 	static const struct fh_split bad[] = {{0, 145}, {199, 200}, {-1, 200}, {0, 201}, {150, 100}};
 	struct fh_status st;
 	struct evaluation *e = NULL;
@@ -409,7 +394,7 @@ static struct policy *fresh_policy(int state_dim, uint64_t seed)
 static void an_episode_follows_its_policy(void **state)
 {
 	struct fh_split split = {500, 1500};
-	struct market *m = synthetic(SYNTH_MOMENTUM, 1600, 5);
+	struct market *m = test_market(SYNTH_MOMENTUM, 1600, 5, 0.01);
 	struct policy *p = fresh_policy(FH_STATE_DIM, 4), *narrow;
 	struct env_config cfg = plain;
 	struct evaluation *e = NULL;

@@ -4,30 +4,16 @@
 
 #include "gpu/checkpoint.h"
 #include "gpu/hash.h"
-#include "gpu/synth.h"
 #include "gpu/trainer.h"
 #include "tests/unit/golden.h"
+#include "tests/unit/market.h"
 
 #define SLICE_NS 2000000
 #define SAMPLES_MAX 512
 
 GOLDEN_UNUSED static struct market *synth_market(enum synth_kind kind, int64_t bars, uint64_t seed)
 {
-	struct fh_status st = FH_STATUS_INIT;
-	struct market *m = NULL;
-	struct synth s;
-	int64_t *ts = malloc((size_t)bars * 8);
-	double *v = malloc((size_t)bars * 5 * 8);
-
-	assert_true(ts && v);
-	synth_init(&s, kind, bars, seed);
-	assert_int_equal(synth_bars(&s, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars, &st), 0);
-	struct market_bars view = {bars, ts, v, v + bars, v + 2 * bars, v + 3 * bars, v + 4 * bars};
-	if (market_build(&view, 0.01, &m, &st))
-		fail_msg("%s", st.text);
-	free(ts);
-	free(v);
-	return m;
+	return test_market(kind, bars, seed, 0.01);
 }
 
 /* A job of 60 learn steps on 4 environments that does everything the big ones do. */
