@@ -22,7 +22,7 @@ void fast_init(struct fast *f, const struct columns *c, char delimiter)
 	f->role[c->at[COLUMN_TIME]] = 0;
 	for (int k = COLUMN_OPEN; k <= COLUMN_VOLUME; k++)
 		if (c->at[k] >= 0)
-			f->role[c->at[k]] = (signed char)(1 + k - COLUMN_OPEN);
+			f->role[c->at[k]] = 1 + k - COLUMN_OPEN;
 	f->on = 1;
 }
 
@@ -171,7 +171,7 @@ static inline const char *take_row(struct fast *f, const char *p, int64_t *ts, d
 
 const char *fast_take(struct fast *f, const char *p, const char *end, int64_t last, struct fast_rows *out)
 {
-	double v[6];
+	double v[6] = {0};
 	int64_t ts = 0, n = out->count;
 
 	while (p < end && n < out->room) {

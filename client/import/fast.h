@@ -13,7 +13,7 @@
 struct fast {
 	int on;
 	int fields;
-	signed char role[FAST_FIELDS_MAX]; /* of each field: 0 time, 1..5 open high low close volume, -1 skipped */
+	int role[FAST_FIELDS_MAX]; /* of each field: 0 time, 1..5 open high low close volume, -1 skipped */
 	char delimiter;
 	/* the day of the row before: its text and its begin */
 	char day_text[10];

@@ -1,15 +1,9 @@
-"""Where the build is (FHD_BUILD, default build) and how to call the tool that reads a market data file."""
-import os
+"""How to call the tool that reads a market data file."""
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("FHD_BUILD", "build"))
-BUILD = BUILD if BUILD.is_absolute() else ROOT / BUILD
-TOOL = BUILD / "tests" / "data" / "bars"
-LIMIT_S = 120 * float(os.environ.get("FHD_SLOWDOWN", "1"))
+from tools import LIMIT_S, ROOT, TOOL
 
 
 class Reading:

@@ -6,9 +6,8 @@ import subprocess
 
 import pytest
 
-from conftest import BUILD
+from tools import FEATURES, LIMIT_S
 
-TOOL = BUILD / "tests" / "data" / "features"
 NS = 10**9
 TICK = 0.25
 
@@ -31,7 +30,7 @@ def measured(tmp_path, data, max_gap, rolls=()):
         for i, b in enumerate(data):
             symbol += i in rolls
             f.write(",".join(map(repr, b)) + f",ES{symbol % 3}\n")
-    got = subprocess.run([TOOL, path, str(TICK), str(max_gap)], capture_output=True, text=True, check=True, timeout=120)
+    got = subprocess.run([FEATURES, path, str(TICK), str(max_gap)], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     return [[float(x) for x in line.split(",")] for line in got.stdout.splitlines()]
 
 
