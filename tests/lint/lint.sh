@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# tests/lint/lint.sh cppcheck|clang-tidy: quiet and 0, or the findings and 1. Needs the generated protobuf header, which
-# it makes in build/lint.
+# tests/lint/lint.sh layers|cppcheck|clang-tidy: quiet and 0, or the findings and 1. The last two need the generated protobuf
+# header, which is made in build/lint.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+[ "${1:-}" != layers ] || exec python3 tests/lint/layers.py
 build=build/lint
 make -s BUILD=$build $build/proto/fh.pb-c.h
 cores=$(nproc)
@@ -21,5 +22,5 @@ clang-tidy)
 			-std=gnu11 -D_GNU_SOURCE -I. -I'$build' -Wall -Wextra -Wno-unused-parameter 2>'$build'/tidy.$$ || { cat '$build'/tidy.$$ >&2; exit 1; }'
 	rm -f $build/tidy.*
 	;;
-*) echo "usage: tests/lint/lint.sh cppcheck|clang-tidy" >&2; exit 2 ;;
+*) echo "usage: tests/lint/lint.sh layers|cppcheck|clang-tidy" >&2; exit 2 ;;
 esac
