@@ -143,9 +143,6 @@ int trainer_prepare(struct trainer *t, const struct fh_spec *spec, const struct 
 {
 	int rc = spec_check(spec, st);
 
-	if (rc == 0 && m->rolls && spec->env.roll_on_symbol_change == FH_ROLL_YES && strcmp(t->backend->name, "host") != 0)
-		rc = fh_fail_field(st, FH_UNIMPLEMENTED, "env.roll_on_symbol_change", "the data set has %lld changes of the contract, and rolling "
-				   "works on the host only: set run.device to host, or roll_on_symbol_change to no", (long long)m->rolls);
 	if (rc == 0 && !trainer_fits(t, spec))
 		rc = fh_fail(st, FH_INVALID, "the specification has another layout than this trainer");
 	if (rc == 0)

@@ -221,7 +221,8 @@ static void cuda_exec_free(struct exec *x)
 static int tape_upload(const struct market *m, cudaStream_t stream, struct cuda_tape **out, struct fh_status *st)
 {
 	const size_t T = (size_t)m->bars, column = (T * 8 + 255) / 256 * 256, features = (T * FH_MARKET_FEATURES * 4 + 255) / 256 * 256;
-	const size_t sigma = (T * 4 + 255) / 256 * 256, bytes = 5 * column + features + sigma;
+	const size_t sigma = (T * 4 + 255) / 256 * 256, rolled = m->rolled ? (T + 255) / 256 * 256 : 0;
+	const size_t bytes = 5 * column + features + sigma + rolled;
 	size_t free_bytes = 0, total = 0;
 	char *d = NULL;
 	struct cuda_tape *t = (struct cuda_tape *)calloc(1, sizeof *t);
@@ -230,10 +231,10 @@ static int tape_upload(const struct market *m, cudaStream_t stream, struct cuda_
 		return fh_fail(st, FH_EXHAUSTED, "out of host memory for a market");
 	cudaMemGetInfo(&free_bytes, &total);
 	cudaError_t e = cudaMalloc(&d, bytes);
-	const void *src[7] = {m->open, m->high, m->low, m->close, m->ts, m->feature, m->sigma};
-	const size_t at[7] = {0, column, 2 * column, 3 * column, 4 * column, 5 * column, 5 * column + features};
-	const size_t size[7] = {T * 8, T * 8, T * 8, T * 8, T * 8, T * FH_MARKET_FEATURES * 4, T * 4};
-	for (int i = 0; i < 7 && e == cudaSuccess; i++)
+	const void *src[8] = {m->open, m->high, m->low, m->close, m->ts, m->feature, m->sigma, m->rolled};
+	const size_t at[8] = {0, column, 2 * column, 3 * column, 4 * column, 5 * column, 5 * column + features, 5 * column + features + sigma};
+	const size_t size[8] = {T * 8, T * 8, T * 8, T * 8, T * 8, T * FH_MARKET_FEATURES * 4, T * 4, T};
+	for (int i = 0; i < (m->rolled ? 8 : 7) && e == cudaSuccess; i++)
 		e = cudaMemcpyAsync(d + at[i], src[i], size[i], cudaMemcpyHostToDevice, stream);
 	if (e == cudaSuccess)
 		e = cudaStreamSynchronize(stream);
@@ -252,7 +253,8 @@ static int tape_upload(const struct market *m, cudaStream_t stream, struct cuda_
 	t->max_gap = m->max_gap;
 	memcpy(t->hash, m->hash, sizeof t->hash);
 	t->view = {(const double *)(d + at[0]), (const double *)(d + at[1]), (const double *)(d + at[2]), (const double *)(d + at[3]),
-	           (const float *)(d + at[5]), (const float *)(d + at[6]), (const int64_t *)(d + at[4])};
+	           (const float *)(d + at[5]), (const float *)(d + at[6]), (const int64_t *)(d + at[4]),
+	           m->rolled ? (const uint8_t *)(d + at[7]) : nullptr};
 	*out = t;
 	return 0;
 }

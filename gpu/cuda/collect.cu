@@ -92,8 +92,9 @@ __device__ void step_environment(const struct collect_args &x, int e, double min
 		action[b] = x.action[i * d.D + b];
 		x.pend_a[(i * d.n + slot) * d.D + b] = (uint8_t)action[b];
 	}
-	env_step_over(&s, &cfg, action, tape.close[t], &bar, (double)tape.sigma[t], c->train_end - 1, 1,
-	              cfg.max_gap > 0.0 && env_lapses(&cfg, tape.ts[t], tape.ts[t + 1]), &r);
+	const int between = cfg.max_gap > 0.0 || cfg.roll_on ? env_over(&cfg, tape.ts[t], tape.ts[t + 1], tape.rolled && tape.rolled[t + 1]) : 0;
+
+	env_step_over(&s, &cfg, action, tape.close[t], &bar, (double)tape.sigma[t], c->train_end - 1, 1, between, &r);
 	x.pend_r[i * d.n + slot] = (float)r.reward;
 	x.pend_head[i] = slot + 1 == d.n ? 0 : slot + 1;
 	const int pending = x.pend_count[i] + 1, over = r.terminated || r.truncated;

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include "gpu/dqn/dqn.h"
 
-/* The resident market as kernels see it. It lies in device memory, so a captured graph stays valid when the next job
+/* The resident market as kernels see it; rolled is NULL for bars of one contract. It lies in device memory, so a captured graph stays valid when the next job
  * brings another market. Device pointers, [T] or [T, features]. */
-struct cuda_tape_view { const double *open, *high, *low, *close; const float *feature, *sigma; const int64_t *ts; };
+struct cuda_tape_view { const double *open, *high, *low, *close; const float *feature, *sigma; const int64_t *ts; const uint8_t *rolled; };
 
 /* Written by ADVANCE, so that the optimizer may run beside the end of the step, which moves the clock on. */
 struct cuda_step { float lr, decay, tau, scale1, scale2; int32_t stuck, hard, copy; double max_grad_norm; };

@@ -290,7 +290,8 @@ GOLDEN_UNUSED static struct market *rig_market(struct rig *r, int T, double move
 		l[t] = (o[t] < c[t] ? o[t] : c[t]) * (1 - 0.2 * move * (double)rig_uniform(&draw));
 		v[t] = 1 + 100 * (double)rig_uniform(&draw);
 	}
-	RIG_OK(market_build(&bars, 0.01, &m, &r->st));
+	static const int64_t roll[] = {200, 511, 1400, 2222}; /* contracts change: of account where env_config.roll_on says so */
+	RIG_OK(market_build_rolls(&bars, 0.01, roll, T > 2222 ? 4 : 0, &m, &r->st));
 	for (int b = 0; b < 2; b++)
 		RIG_OK(r->x[b]->backend->exec_market(r->x[b], m, &r->st));
 	free(ts);

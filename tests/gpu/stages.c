@@ -147,6 +147,7 @@ static void collect_at(int N, int n, int precision, int64_t C)
 	rig_environments(r, m, &cfg, 1);
 	((struct env_config *)rig_host(r, T_CONFIG, 1))->lot = 0;
 	((struct env_config *)rig_host(r, T_CONFIG, 1))->max_gap = 3600;
+	((struct env_config *)rig_host(r, T_CONFIG, 1))->roll_on = 1;
 	rig_send(r);
 	for (int step = 0; step < 120; step++) {
 		rig_stage(r, STAGE_EXPLORE);
