@@ -35,6 +35,7 @@ void usage_all(FILE *f)
 		fprintf(f, "  %-*s  %s\n", OPTION_COLUMN, left, o->help);
 	}
 	fputs("\nfhctl help COMMAND tells more. JOB is the number of a job or the name you gave it.\n"
+	      "FHD_URL is the daemon's address, FHD_TOKEN the token where a daemon asks for one.\n"
 	      "Exit codes: 0 done, 1 job failed or was stopped (or another failure), 2 usage or specification, 3 not found,\n"
 	      "4 not allowed, 5 conflict, 6 daemon unreachable, 7 version mismatch, 8 stream ended early,\n"
 	      "9 interrupted and resumable, 124 deadline passed, 130 and 143 signals, 255 outcome unknown.\n",

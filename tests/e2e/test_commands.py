@@ -384,3 +384,18 @@ def test_calls_have_a_deadline(daemon, market):
         assert time.monotonic() - start_ns < 15 * fh.SLOWDOWN
     finally:
         os.kill(daemon.proc.pid, signal.SIGCONT)
+
+
+def test_tokens_give_roles_and_the_rest_is_not_allowed(make_daemon, folder):
+    """Exit code 4, with what is missing; a token that may do it does it."""
+    path = folder / "tokens"
+    path.write_text("read r-secret\nsubmit s-secret\nadmin a-secret\n")
+    path.chmod(0o600)
+    daemon = make_daemon("fhd", "--token-file", path)
+    synth = ("dataset", "synth", "--name", "m", "--bars", "2000")
+    for token, ping, submit, admin in (None, 4, 4, 4), ("wrong", 4, 4, 4), ("r-secret", 0, 4, 4), ("s-secret", 0, 0, 4), ("a-secret", 0, 0, 0):
+        env = {"FHD_TOKEN": token} if token else {}
+        for code, command in (ping, ("ping",)), (submit, synth), (admin, ("drain", "--off")):
+            result = daemon.ctl(*command, code=code, env=env)
+            assert code == 0 or ("token" in result.err and "FHD_TOKEN" in result.err), result
+            assert "secret" not in result.err, result
