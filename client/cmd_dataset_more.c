@@ -203,7 +203,9 @@ static int merge_all(struct ctx *c, struct import *m, double *tick, struct progr
 		bars_release(&one.part);
 		one.part = both;
 	}
-	m->bars = one.part;
+	m->bars = one.part; /* taken over, the rest is let go */
+	bars_init(&one.part);
+	fetch_release(&one);
 	if (same)
 		merge_note(m, "bars that several sets have, all the same: %llu", (unsigned long long)same);
 	if (chosen)
