@@ -309,11 +309,11 @@ static const struct opt show_opts[] = {
 };
 
 const struct command cmds_job[] = {
-	{"stop", GROUP_JOBS, "JOB", "end a job for good; what it learned is kept as a checkpoint",
+	{"stop", GROUP_JOBS, "JOB", "end a job; what it learned is kept as a checkpoint",
 	 "A queued job is stopped at once and never runs. To go on later use pause.", stop_opts, 1, 1, OUT_ALL, run_stop},
 	{"pause", GROUP_JOBS, "JOB", "hold a job at its next step; its place on the device is free for others", NULL, NULL, 1, 1, OUT_ALL,
 	 run_pause},
-	{"resume", GROUP_JOBS, "JOB", "let a paused job go on", NULL, NULL, 1, 1, OUT_ALL, run_resume},
+	{"resume", GROUP_JOBS, "JOB", "let a paused job go on, or a stopped or failed one from its last checkpoint", NULL, NULL, 1, 1, OUT_ALL, run_resume},
 	{"list", GROUP_JOBS, "", "jobs with state, progress and why they are where they are",
 	 "  fhctl list --state running,queued\n  fhctl list --label team=a -o json", list_opts, 0, 0, OUT_ALL | OUT_CSV, run_list},
 	{"show", GROUP_JOBS, "JOB", "everything about one job: state and why, progress, speed, last metrics, memory", NULL, show_opts, 1, 1,

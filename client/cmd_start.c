@@ -94,6 +94,19 @@ static int send_start(struct ctx *c, struct fh_job_file *j, struct fh_answer *ou
 	return rc;
 }
 
+/* A name that is taken by a job which is over: whoever wanted it to run again learns how. */
+static void say_how_again(const struct ctx *c, const Fh__V1__Job *j)
+{
+	char handle[JOB_LABEL_MAX];
+
+	if (j->state == FH__V1__JOB_STATE__DONE)
+		ctx_note(c, "It is over; to run it again give it another --name.");
+	else if (j->last_checkpoint && *j->last_checkpoint)
+		ctx_note(c, "It is over; fhctl resume %s goes on from its last checkpoint, another --name starts afresh.", job_handle(j, handle));
+	else
+		ctx_note(c, "It is over; another --name starts afresh.");
+}
+
 static void say_started(const struct ctx *c, const Fh__V1__Job *j)
 {
 	char label[JOB_LABEL_MAX], handle[JOB_LABEL_MAX];
@@ -103,7 +116,10 @@ static void say_started(const struct ctx *c, const Fh__V1__Job *j)
 		ctx_note(c, "attached to job %s, which is %s: it has the same name and specification", label, text_state(j->state));
 	if (!c->quiet && c->output == OUT_TABLE && !opt_flag(c, "wait") && !opt_flag(c, "follow")) {
 		job_print_line(j);
-		ctx_note(c, "Follow it with: fhctl metrics %s -f", job_handle(j, handle));
+		if (job_is_final(j->state))
+			say_how_again(c, j);
+		else
+			ctx_note(c, "Follow it with: fhctl metrics %s -f", job_handle(j, handle));
 	} else if (!j->attached) {
 		ctx_note(c, "job %s is %s", label, text_state(j->state));
 	}

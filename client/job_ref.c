@@ -78,7 +78,7 @@ void job_print_line(const Fh__V1__Job *j)
 	if (j->planned_steps)
 		printf(" at step %" PRIu64 " of %" PRIu64, j->step, j->planned_steps);
 	if (job_is_final(j->state) && j->ended_ns > j->started_ns && j->started_ns)
-		printf(" after %s", text_duration((double)(j->ended_ns - j->started_ns) * 1e-9, d));
+		printf(", last run %s", text_duration((double)(j->ended_ns - j->started_ns) * 1e-9, d));
 	if (j->error && j->error->text)
 		printf(": %s", text_clean(j->error->text, text, sizeof text));
 	else if (j->reason && *j->reason && j->state != FH__V1__JOB_STATE__DONE)

@@ -109,6 +109,11 @@ def test_stop_gives_wait_one(daemon, client, market):
     assert daemon.ctl("wait", "x", code=1).code == 1
     again = daemon.ctl("stop", "x", code=(0, 5))
     assert "stopped" in (again.out + again.err).lower()
+    # Its name attaches to it and says how it can go on; then it does.
+    assert "fhctl resume x" in start(daemon, "--name", "x", tree=fh.ENDLESS).err
+    at = client.show("x").step
+    daemon.ctl("resume", "x")
+    client.wait_step("x", at + 20)
 
 
 def test_pause_and_resume(daemon, client, market):
