@@ -1,14 +1,18 @@
 /* Imported bars to the daemon (upload.h).
  *
  * The arrays of the import are sent as they lie: a chunk's message borrows a slice of each. One thread.
- * Invariant: after a failed chunk or commit the daemon is told to forget the upload, so Ctrl-C leaves nothing behind. */
+ * Invariant: after a refusal or a signal the daemon is told to forget the upload, so Ctrl-C leaves nothing behind; after a lost
+ * connection it is not, and the same bars go on where they are, in this run or the next. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/output.h"
 #include "client/upload.h"
+#include "client/wait.h"
 #include "gpu/hash.h"
 
+#define PATIENCE_NS INT64_C(60000000000) /* without a step forward */
+#define RETRY_NS 500000000
 #define COMMIT_TIMEOUT_MS 600000 /* features of 50 million bars on a busy machine */
 
 int bars_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, char hex[65], struct fh_status *st)
@@ -27,8 +31,10 @@ int bars_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, c
 	return 0;
 }
 
-static int begin(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source, double tick,
-		 struct fh_answer *out, struct fh_status *st)
+/* What the bars are registered as; base NULL: not an append. */
+struct set { const char *name, *base, *source; double tick; };
+
+static int begin(struct ctx *c, const struct import *m, const struct set *set, struct fh_answer *out, struct fh_status *st)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
 	Fh__V1__BeginUploadRequest b = FH__V1__BEGIN_UPLOAD_REQUEST__INIT;
@@ -48,16 +54,16 @@ static int begin(struct ctx *c, const struct import *m, const char *name, const 
 	b.roll = roll;
 	for (int i = 0; i < m->notes; i++)
 		note[i] = (char *)m->note[i];
-	b.name = (char *)name;
+	b.name = (char *)set->name;
 	b.has_bars = 1;
 	b.bars = bars.bars;
 	b.hash = hash;
-	b.source = (char *)source;
-	b.has_append = base != NULL;
-	b.append = base != NULL;
-	b.base_hash = (char *)base;
-	b.has_tick = tick > 0;
-	b.tick = tick;
+	b.source = (char *)set->source;
+	b.has_append = set->base != NULL;
+	b.append = set->base != NULL;
+	b.base_hash = (char *)set->base;
+	b.has_tick = set->tick > 0;
+	b.tick = set->tick;
 	b.has_has_volume = 1;
 	b.has_volume = m->has_volume;
 	b.has_duplicates = 1;
@@ -126,54 +132,102 @@ static void abandon(struct ctx *c, const char *upload)
 	signal_seen = seen;
 }
 
-static int send_all(struct ctx *c, const char *upload, const struct market_bars *b, int64_t next, struct progress *bar,
+/* Where an upload stands: it survives its connection. */
+struct effort { int begun, committing; int64_t next, end_ns; };
+
+/* --timeout is the patience as well. */
+static int64_t patience_end(const struct ctx *c)
+{
+	return wait_now_ns() + (c->timeout_given ? c->timeout_ms * 1000000 : PATIENCE_NS);
+}
+
+static int send_all(struct ctx *c, const char *upload, const struct market_bars *b, struct effort *e, struct progress *bar,
 		    struct fh_status *st)
 {
-	while (next < b->bars) {
-		int64_t n = b->bars - next < UPLOAD_CHUNK_BARS ? b->bars - next : UPLOAD_CHUNK_BARS;
+	while (e->next < b->bars) {
+		int64_t next = e->next, n = b->bars - next < UPLOAD_CHUNK_BARS ? b->bars - next : UPLOAD_CHUNK_BARS;
 		if (signal_seen)
 			return fh_fail(st, FH_INTERRUPTED, "stopped after sending %lld of %lld bars", (long long)next, (long long)b->bars);
 		progress_update(bar, (double)next / (double)b->bars, 0, "sending %lld of %lld bars", (long long)next, (long long)b->bars);
 		int rc = send_chunk(c, upload, b, next, n, st);
 		if (rc)
 			return rc;
-		next += n;
+		e->next += n;
+		e->end_ns = patience_end(c);
 	}
 	progress_update(bar, 1, bar->tty, "computing features of %lld bars", (long long)b->bars);
 	return 0;
 }
 
-static int upload(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source, double tick,
-		  struct progress *bar, struct fh_answer *out, struct fh_status *st)
+/* The answer did not come, or the daemon has lost the upload (it was restarted, or somebody else gave up the same one): the same
+ * bars can be begun again, and go on where they are. */
+static int broken(const struct fh_status *st)
+{
+	return st->code == FH_UNKNOWN || st->code == FH_UNAVAILABLE || st->code == FH_DEADLINE ||
+	       (st->code == FH_NOT_FOUND && !strcmp(st->field, "upload"));
+}
+
+static int try_upload(struct ctx *c, const struct import *m, const struct set *set, struct effort *e, struct progress *bar,
+		      struct fh_answer *out, struct fh_status *st)
 {
 	struct market_bars b = bars_view(&m->bars);
 	struct fh_answer a;
-	int rc = begin(c, m, name, base, source, tick, &a, st);
+	int rc = begin(c, m, set, &a, st);
 
 	if (rc)
 		return rc;
+	e->begun = 1;
 	if (a.reply->upload->dataset) { /* the same bars are registered under this name */
 		*out = a;
 		return 0;
 	}
 	const char *id = a.reply->upload->upload;
-	rc = send_all(c, id, &b, a.reply->upload->next_bar, bar, st);
-	if (!rc)
+	e->next = a.reply->upload->next_bar;
+	e->committing = 0;
+	e->end_ns = patience_end(c);
+	rc = send_all(c, id, &b, e, bar, st);
+	if (!rc) {
+		e->committing = 1;
 		rc = commit(c, id, out, st);
-	if (rc)
+	}
+	if (rc && (signal_seen || !broken(st)))
 		abandon(c, id);
 	fh_answer_release(&a);
+	return rc;
+}
+
+/* Goes on after a lost connection or a restarted daemon, until nothing has moved for PATIENCE_NS. */
+static int upload(struct ctx *c, const struct import *m, const struct set *set, struct progress *bar, struct fh_answer *out, struct fh_status *st)
+{
+	struct effort e = {0};
+	int rc;
+
+	for (;;) {
+		*st = (struct fh_status)FH_STATUS_INIT;
+		rc = try_upload(c, m, set, &e, bar, out, st);
+		if (!rc || signal_seen || !e.begun || !broken(st) || wait_now_ns() > e.end_ns)
+			break;
+		if (e.committing && fh_client_answered(c->client))
+			e.end_ns = patience_end(c); /* it is registering what it has */
+		progress_update(bar, (double)e.next / (double)m->bars.count, bar->tty, "%.80s; trying again", st->text);
+		wait_fds(NULL, 0, wait_now_ns() + RETRY_NS, &signal_seen);
+	}
+	if (rc && signal_seen)
+		return fh_fail(st, FH_INTERRUPTED, "stopped after sending %lld of %lld bars", (long long)e.next, (long long)m->bars.count);
+	if (rc && e.begun && !e.committing && broken(st))
+		return fh_fail(st, FH_UNAVAILABLE, "the daemon was lost after %lld of %lld bars; the same command goes on there",
+			       (long long)e.next, (long long)m->bars.count);
 	return rc;
 }
 
 int upload_bars(struct ctx *c, const struct import *m, const char *name, const char *source, double tick,
 		struct progress *bar, struct fh_answer *out, struct fh_status *st)
 {
-	return upload(c, m, name, NULL, source, tick, bar, out, st);
+	return upload(c, m, &(struct set){name, NULL, source, tick}, bar, out, st);
 }
 
 int upload_append(struct ctx *c, const struct import *m, const char *name, const char *base, const char *source,
 		  struct progress *bar, struct fh_answer *out, struct fh_status *st)
 {
-	return upload(c, m, name, base, source, 0, bar, out, st);
+	return upload(c, m, &(struct set){name, base, source, 0}, bar, out, st);
 }

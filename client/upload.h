@@ -9,7 +9,8 @@
 #define UPLOAD_CHUNK_BARS 100000 /* 4.8 MB on the wire */
 
 /* Registers the bars of `m` as `name`; `source` says where they come from, tick 0: the daemon's default. On success *out
- * holds the reply, whose upload->dataset is the registered set. On failure or a signal the upload is thrown away. */
+ * holds the reply, whose upload->dataset is the registered set. On a refusal or a signal the upload is thrown away; a lost
+ * connection is made anew, and when that fails for a minute the same call goes on with the upload later. */
 int upload_bars(struct ctx *c, const struct import *m, const char *name, const char *source, double tick,
 		struct progress *bar, struct fh_answer *out, struct fh_status *st);
 /* The same, behind the bars of the registered set `name`, which has the hash `base` now. */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/dataset.h"
 #include "daemon/log.h"
 #include "proto/spec.h"
 #include "proto/text.h"
@@ -37,6 +38,11 @@ static const struct config_key keys[] = {
 	 "bytes for training, suffix K, M, G or T allowed; 0: four fifths of the device's memory"},
 	{"stop_timeout", CONFIG_INT, AT(stop_timeout), 1, 3600, "60",
 	 "s, how long stopping may take (checkpoints of running jobs) before the process just ends"},
+	{"dataset_bars", CONFIG_INT, AT(dataset_bars), 2, (double)DATASET_BARS_MAX, "20000000", "bars of one data set"},
+	{"dataset_quota", CONFIG_BYTES, AT(dataset_quota), 0, 1e15, "0",
+	 "bytes that the files of all data sets may take together, suffix K, M, G or T allowed; 0: what the disk has"},
+	{"upload_idle", CONFIG_INT, AT(upload_idle), 1, 86400, "120",
+	 "s, how long a broken upload is kept: the same import command goes on with it until then"},
 	{"token_file", CONFIG_TEXT, AT(token_file), 0, 0, "",
 	 "file of lines \"read|submit|admin TOKEN\"; empty: whoever may open the socket may do everything"},
 	{"http", CONFIG_TEXT, AT(http), 0, 0, "",

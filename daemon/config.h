@@ -22,6 +22,9 @@ struct config {
 	int64_t slots, threads;         /* threads 0 = all cores, shared between the slots */
 	int64_t memory;                 /* bytes for trainers, 0 = four fifths of the device's */
 	int64_t stop_timeout;           /* s */
+	int64_t dataset_bars;           /* of one data set */
+	int64_t dataset_quota;          /* bytes of all data sets' files, 0 = no bound */
+	int64_t upload_idle;            /* s */
 	int64_t insecure_tcp;           /* 1: tcp:// on addresses other than loopback is allowed */
 };
 

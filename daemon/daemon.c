@@ -175,7 +175,9 @@ static int checkpoint_needed(void *arg, const char *id, char *by)
 static int open_datasets(struct daemon *d, struct fh_status *st)
 {
 	char dir[CONFIG_TEXT_MAX + 16];
-	struct datasets_config c = {.loop = &d->loop, .store = d->store, .dir = dir, .jobs_using = jobs_using, .arg = d};
+	struct datasets_config c = {.loop = &d->loop, .store = d->store, .dir = dir, .bars_max = d->config.dataset_bars,
+				    .quota = (uint64_t)d->config.dataset_quota, .upload_idle_ms = (uint32_t)d->config.upload_idle * 1000,
+				    .jobs_using = jobs_using, .arg = d};
 
 	snprintf(dir, sizeof dir, "%s/datasets", d->config.state_dir);
 	return datasets_new(&c, &d->datasets, st);

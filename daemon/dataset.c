@@ -42,6 +42,8 @@ int datasets_new(const struct datasets_config *cfg, struct datasets **out, struc
 		ds->cfg.cache_bytes = DATASET_CACHE_BYTES;
 	if (!ds->cfg.upload_idle_ms)
 		ds->cfg.upload_idle_ms = UPLOAD_IDLE_MS;
+	if (!ds->cfg.bars_max)
+		ds->cfg.bars_max = DATASET_BARS_MAX;
 	clock_gettime(CLOCK_REALTIME, &now);
 	ds->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	cache_start(ds);

@@ -39,6 +39,7 @@ struct rpc_call;
 #define UPLOAD_BYTES_MAX (2ULL << 30)   /* of open uploads and of bars being registered, together */
 #define UPLOAD_CHUNK_BARS_MAX 250000
 #define UPLOAD_IDLE_MS 120000           /* without a chunk: thrown away */
+#define DATASET_FILE_BYTES 212          /* a bar in a file: time, five numbers, 40 features, sigma */
 #define READ_BARS_MAX 20000             /* in one reply */
 
 struct datasets_config {
@@ -47,6 +48,8 @@ struct datasets_config {
 	const char *dir;          /* <state>/datasets, made when missing */
 	uint64_t cache_bytes;     /* 0: DATASET_CACHE_BYTES */
 	uint32_t upload_idle_ms;  /* 0: UPLOAD_IDLE_MS */
+	int64_t bars_max;         /* of one set, setting dataset_bars; 0: DATASET_BARS_MAX */
+	uint64_t quota;           /* bytes of all files, setting dataset_quota; 0: no bound */
 	unsigned (*jobs_using)(void *arg, const char *name); /* live jobs: queued, running, paused */
 	void *arg;
 };
@@ -115,14 +118,18 @@ void datasets_synth(struct datasets *ds, const struct dataset_origin *o, const s
 void datasets_drop(struct datasets *ds, const char *name, dataset_registered done, void *arg);
 
 /* Uploads: bars come in order, in chunks, each checked when it comes. `existed`: the same bars are registered already, no
- * upload was opened. FH_CONFLICT other bars have this name; FH_EXHAUSTED too many uploads or bytes. */
+ * upload was opened. An open upload of the same bars (hash) under the same name is found again, so that a client whose connection
+ * broke goes on at upload_next(). FH_CONFLICT other bars have this name; FH_EXHAUSTED too many uploads or bytes, the quota;
+ * FH_UNAVAILABLE these bars are being registered right now. */
 #define UPLOAD_ID_MAX 40
 int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t bars, char id[UPLOAD_ID_MAX],
 		 const struct dataset **existed, struct fh_status *st);
+int64_t upload_next(const struct datasets *ds, const char *id); /* first bar still missing; 0 without such an upload */
 /* b->volume NULL: zeros. A chunk that was taken before and is the same is fine. *next: the first bar still missing. */
 int upload_chunk(struct datasets *ds, const char *id, int64_t first, const struct market_bars *b, int64_t *next,
 		 struct fh_status *st);
-/* Ends the upload in any case but FH_CONFLICT (bars are missing). */
+/* Ends the upload in any case but FH_CONFLICT (bars are missing). Until its row is on the way an upload_abort() still undoes it:
+ * FH_INTERRUPTED. */
 void upload_commit(struct datasets *ds, const char *id, dataset_registered done, void *arg);
 int upload_abort(struct datasets *ds, const char *id, struct fh_status *st);
 /* What every bar must fulfil: time after the one before, |time| below DATASET_TS_MAX, finite numbers in the market's

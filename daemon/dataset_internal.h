@@ -88,7 +88,13 @@ int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o
 void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
 		       void *arg);
 void registrations_stop(struct datasets *ds);
+/* The hash that a client gave of the bars now being registered under this name, "" when it gave none; NULL: nobody registers it. */
+const char *registering_hash(const struct datasets *ds, const char *name);
+/* The registration whose answer goes to `arg`, if there is one, came from an upload, which may still be aborted. */
+void registration_of_upload(struct datasets *ds, const void *arg, const char *upload);
+int registration_abort(struct datasets *ds, const char *upload); /* 0: there is none that can be */
 /* dataset_upload.c */
+int dataset_check_size(const struct datasets *ds, int64_t bars, int64_t there, struct fh_status *st); /* size limit and quota */
 void uploads_stop(struct datasets *ds);
 
 #endif

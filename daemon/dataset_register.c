@@ -30,6 +30,9 @@ struct registration {
 	uint64_t bytes;            /* counted in upload_bytes until it ends */
 	int started;               /* the pool has it, or had it */
 	int write;                 /* the file is to be written */
+	int row;                   /* its row is on the way: too late to give it up */
+	int aborted;               /* its client gave it up while the pool had it */
+	char upload[UPLOAD_ID_MAX];
 	uint64_t created_ns;
 	char path[PATH_MAX];
 	/* of the work */
@@ -233,6 +236,31 @@ int registering(const struct datasets *ds, const char *name)
 	return 0;
 }
 
+const char *registering_hash(const struct datasets *ds, const char *name)
+{
+	for (const struct registration *r = ds->registering; r; r = r->next)
+		if (!strcmp(r->origin.name, name))
+			return r->origin.hash;
+	return NULL;
+}
+
+void registration_of_upload(struct datasets *ds, const void *arg, const char *upload)
+{
+	for (struct registration *r = ds->registering; r; r = r->next)
+		if (r->arg == arg)
+			snprintf(r->upload, sizeof r->upload, "%s", upload);
+}
+
+int registration_abort(struct datasets *ds, const char *upload)
+{
+	for (struct registration *r = ds->registering; r; r = r->next)
+		if (r->upload[0] && !strcmp(r->upload, upload) && !r->row) {
+			r->aborted = 1;
+			return 1;
+		}
+	return 0;
+}
+
 static void register_done(uv_work_t *w, int status);
 
 /* Hands what waits to the pool, a few at a time: the pool's other threads stay free for checkpoints and loads. */
@@ -273,11 +301,21 @@ static void finish(struct registration *r, const struct dataset *d, int existed)
 	free(r);
 }
 
+/* The file of a set that is not registered after all. After an append it stays: the registered bars are its beginning. */
+static void forget_file(const struct registration *r)
+{
+	char file[FH_NAME_MAX + 16];
+
+	if (r->there[0])
+		return;
+	snprintf(file, sizeof file, "%s.safetensors", r->origin.name);
+	files_remove(r->ds->cfg.loop, r->ds->dir, file);
+}
+
 static void row_written(void *arg, int code, const struct fh_status *st)
 {
 	struct registration *r = arg;
 	struct dataset *d = NULL;
-	char file[FH_NAME_MAX + 16];
 
 	if (!code && !(d = dataset_put(r->ds, r->origin.name, r->market->hash, r->info, r->info_bytes)))
 		code = fh_fail(&r->st, FH_INTERNAL, "data set %s cannot be read back", r->origin.name);
@@ -287,9 +325,8 @@ static void row_written(void *arg, int code, const struct fh_status *st)
 	if (d) {
 		cache_put(r->ds, d, r->market);
 		r->market = NULL;
-	} else if (!r->there[0]) {
-		snprintf(file, sizeof file, "%s.safetensors", r->origin.name);
-		files_remove(r->ds->cfg.loop, r->ds->dir, file);
+	} else {
+		forget_file(r);
 	}
 	finish(r, d, 0);
 }
@@ -300,10 +337,15 @@ static void register_done(uv_work_t *w, int status)
 	struct store_txn *t;
 
 	FHD_CRASH_POINT("dataset-after-file");
+	if (!r->code && r->aborted && r->write) {
+		r->code = fh_fail(&r->st, FH_INTERRUPTED, "the upload of data set \"%s\" was given up", r->origin.name);
+		forget_file(r);
+	}
 	if (r->code || !r->write) {
 		finish(r, dataset_lookup(r->ds, r->origin.name), !r->code);
 		return;
 	}
+	r->row = 1;
 	t = store_begin(r->ds->cfg.store);
 	store_put_dataset(t, &(struct store_dataset){r->origin.name, r->market->hash, r->created_ns, r->info, r->info_bytes});
 	store_commit(r->ds->cfg.store, t, row_written, r);
@@ -385,6 +427,8 @@ static int may_register(struct datasets *ds, const struct dataset_origin *o, uin
 				     "together", (unsigned long long)bytes >> 20, (unsigned long long)UPLOAD_BYTES_MAX >> 20);
 	if (*there && (*there)->dropping)
 		return fh_fail_field(st, FH_CONFLICT, "name", "data set \"%s\" is being dropped", o->name);
+	if (bytes && !*there && dataset_check_size(ds, (int64_t)(bytes / BAR_BYTES), 0, st))
+		return st ? st->code : FH_EXHAUSTED;
 	if (o->append)
 		return dataset_may_append(ds, o, st);
 	if (!*there && ds->sets >= DATASETS_MAX)

@@ -60,7 +60,10 @@ static struct upload *upload_find(struct datasets *ds, const char *id, struct fh
 static int check_name(struct datasets *ds, const struct dataset_origin *o, const struct dataset **existed, struct fh_status *st)
 {
 	struct dataset *d = dataset_lookup(ds, o->name);
+	const char *now = o->hash && o->hash[0] ? registering_hash(ds, o->name) : NULL;
 
+	if (now && !strcmp(now, o->hash)) /* the answer to its commit was lost: nothing is sent twice */
+		return fh_fail_field(st, FH_UNAVAILABLE, "name", "data set \"%s\" is being registered right now: try again", o->name);
 	if (o->append)
 		return dataset_may_append(ds, o, st);
 	if (!d || d->broken[0])
@@ -75,8 +78,40 @@ static int check_name(struct datasets *ds, const struct dataset_origin *o, const
 	return 0;
 }
 
-static int check_room(struct datasets *ds, int64_t bars, int append, struct fh_status *st)
+/* `bars` more for a set that has `there` already, under the two settings. Bars that are coming in count with what their files will take. */
+int dataset_check_size(const struct datasets *ds, int64_t bars, int64_t there, struct fh_status *st)
 {
+	uint64_t need = (uint64_t)bars * DATASET_FILE_BYTES, taken = ds->upload_bytes / BAR_BYTES * DATASET_FILE_BYTES;
+
+	if (bars > ds->cfg.bars_max - there)
+		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars; a data set has up to %lld here (setting dataset_bars)",
+				     (long long)(bars + there), (long long)ds->cfg.bars_max);
+	for (size_t i = 0; i < ds->sets; i++)
+		taken += ds->set[i]->info->bytes;
+	if (ds->cfg.quota && need + taken > ds->cfg.quota)
+		return fh_fail_field(st, FH_EXHAUSTED, "bars", "%lld bars need %llu bytes and %llu are taken: more than %llu (setting dataset_quota); "
+				     "drop a data set", (long long)bars, (unsigned long long)need, (unsigned long long)taken,
+				     (unsigned long long)ds->cfg.quota);
+	return 0;
+}
+
+/* The open upload that a client with these bars goes on with. */
+static struct upload *same_upload(const struct datasets *ds, const struct dataset_origin *o, int64_t bars)
+{
+	double tick = o->tick ? o->tick : DATASET_TICK_DEFAULT;
+	struct upload *u = o->hash && o->hash[0] ? ds->upload : NULL;
+
+	while (u && (strcmp(u->origin.name, o->name) || strcmp(u->origin.hash, o->hash) || u->bars != bars || u->origin.tick != tick ||
+		     u->origin.append != o->append || strcmp(u->origin.base, o->base ? o->base : "")))
+		u = u->next;
+	return u;
+}
+
+static int check_room(struct datasets *ds, const struct dataset_origin *o, int64_t bars, struct fh_status *st)
+{
+	const struct dataset *d = o->append ? dataset_lookup(ds, o->name) : NULL;
+	int append = o->append;
+
 	if (ds->stopping)
 		return fh_fail(st, FH_UNAVAILABLE, "the daemon stops");
 	if (bars < (append ? 1 : 2) || bars > DATASET_BARS_MAX)
@@ -89,7 +124,7 @@ static int check_room(struct datasets *ds, int64_t bars, int append, struct fh_s
 	if (ds->upload_bytes + (uint64_t)bars * BAR_BYTES > UPLOAD_BYTES_MAX)
 		return fh_fail_field(st, FH_EXHAUSTED, "bars", "%lld bars need %lld MiB, open uploads may hold %llu MiB together",
 				     (long long)bars, (long long)bars * BAR_BYTES >> 20, (unsigned long long)UPLOAD_BYTES_MAX >> 20);
-	return 0;
+	return dataset_check_size(ds, bars, d ? d->bars : 0, st);
 }
 
 int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t bars, char id[UPLOAD_ID_MAX],
@@ -101,7 +136,13 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	*existed = NULL;
 	if ((code = check_name(ds, o, existed, st)) || *existed)
 		return code;
-	if ((code = check_room(ds, bars, o->append, st)))
+	u = same_upload(ds, o, bars);
+	if (u) {
+		uv_timer_start(&u->idle, upload_idle, ds->cfg.upload_idle_ms, 0);
+		snprintf(id, UPLOAD_ID_MAX, "%s", u->id);
+		return 0;
+	}
+	if ((code = check_room(ds, o, bars, st)))
 		return code;
 	u = dataset_need_memory(calloc(1, sizeof *u));
 	u->ts = malloc((size_t)bars * BAR_BYTES);
@@ -127,6 +168,15 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	uv_timer_init(ds->cfg.loop, &u->idle);
 	uv_timer_start(&u->idle, upload_idle, ds->cfg.upload_idle_ms, 0);
 	return 0;
+}
+
+int64_t upload_next(const struct datasets *ds, const char *id)
+{
+	const struct upload *u = ds->upload;
+
+	while (u && strcmp(u->id, id))
+		u = u->next;
+	return u ? u->next_bar : 0;
 }
 
 static const double *column(const struct market_bars *b, int i)
@@ -200,13 +250,17 @@ void upload_commit(struct datasets *ds, const char *id, dataset_registered done,
 	b = (struct market_bars){u->bars, u->ts, u->column[0], u->column[1], u->column[2], u->column[3], u->column[4]};
 	u->ts = NULL; /* the registration owns the bars now */
 	datasets_register(ds, &u->origin, &b, done, arg);
+	registration_of_upload(ds, arg, u->id);
 	upload_end(u);
 }
 
 int upload_abort(struct datasets *ds, const char *id, struct fh_status *st)
 {
-	struct upload *u = upload_find(ds, id, st);
+	struct upload *u;
 
+	if (id && registration_abort(ds, id))
+		return 0;
+	u = upload_find(ds, id, st);
 	if (!u)
 		return FH_NOT_FOUND;
 	upload_end(u);

@@ -231,7 +231,7 @@ void rpc_begin_upload(struct daemon *d, struct rpc_call *c)
 		return;
 	}
 	x->upload = existed ? NULL : id;
-	reply_upload(x, existed ? dataset_bars(existed) : 0, existed, 1);
+	reply_upload(x, existed ? dataset_bars(existed) : upload_next(d->datasets, id), existed, 1);
 }
 
 void rpc_upload_chunk(struct daemon *d, struct rpc_call *c)

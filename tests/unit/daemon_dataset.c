@@ -427,6 +427,67 @@ static void test_idle_upload_is_thrown_away(void **state)
 	assert_int_equal(upload_chunk(ds, id, 10, &p, &next, NULL), FH_NOT_FOUND);
 }
 
+/* A client whose connection broke begins the same upload again; another set of bars, name, tick or size is another upload. */
+static void test_the_same_upload_is_found_again(void **state)
+{
+	static const char hash[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+	struct market_bars b = bars(), p = part(&b, 0, 150);
+	const struct dataset *existed;
+	struct datasets_stats stats;
+	char id[UPLOAD_ID_MAX], again[UPLOAD_ID_MAX];
+	struct dataset_origin og = {.name = "eur", .hash = hash, .tick = 0.5};
+	int64_t next;
+
+	assert_int_equal(begin("eur", hash, N, id, NULL), 0);
+	assert_int_equal(upload_chunk(ds, id, 0, &p, &next, NULL), 0);
+	assert_int_equal(begin("eur", hash, N, again, NULL), 0);
+	assert_string_equal(again, id);
+	assert_int_equal(upload_next(ds, again), 150);
+	assert_int_equal(begin("usd", hash, N, again, NULL), 0);
+	assert_string_not_equal(again, id);
+	assert_int_equal(upload_next(ds, again), 0);
+	assert_int_equal(begin("eur", hash, N - 1, again, NULL), 0);
+	assert_string_not_equal(again, id);
+	assert_int_equal(upload_begin(ds, &og, N, again, &existed, NULL), 0);
+	assert_string_not_equal(again, id);
+	assert_int_equal(begin("eur", NULL, N, again, NULL), 0); /* without a hash nothing is known to be the same */
+	assert_string_not_equal(again, id);
+	datasets_stats(ds, &stats);
+	assert_int_equal(stats.uploads, 5);
+	assert_int_equal(upload_next(ds, "u1-1"), 0);
+}
+
+/* Given up between commit and row: no set, no file; begun again meanwhile: said to be under way. */
+static void test_an_upload_is_given_up_while_it_is_registered(void **state)
+{
+	struct market_bars b = bars();
+	struct datasets_stats stats;
+	struct fh_status st = FH_STATUS_INIT;
+	char id[UPLOAD_ID_MAX], again[UPLOAD_ID_MAX], hash[65];
+	int64_t next;
+
+	assert_int_equal(market_hash(&b, NULL, 0, hash, NULL), 0);
+	assert_int_equal(begin("eur", hash, N, id, NULL), 0);
+	assert_int_equal(upload_chunk(ds, id, 0, &b, &next, NULL), 0);
+	got.done = 0;
+	upload_commit(ds, id, on_registered, NULL);
+	assert_int_equal(begin("eur", hash, N, again, &st), FH_UNAVAILABLE);
+	assert_string_equal(st.field, "name");
+	assert_int_equal(upload_abort(ds, id, NULL), 0);
+	loop_await(&loop, &got.done, 1);
+	assert_int_equal(got.code, FH_INTERRUPTED);
+	while (datasets_busy(ds))
+		uv_run(&loop, UV_RUN_ONCE);
+	assert_null(datasets_find(ds, "eur"));
+	assert_int_equal(exists("eur.safetensors"), 0);
+	datasets_stats(ds, &stats);
+	assert_int_equal(stats.upload_bytes, 0);
+	assert_int_equal(upload_abort(ds, id, NULL), FH_NOT_FOUND);
+	assert_int_equal(upload_all("eur"), 0);
+	assert_int_equal(upload_abort(ds, id, NULL), FH_NOT_FOUND);
+	assert_non_null(datasets_find(ds, "eur"));
+}
+
 static void test_wrong_hash_is_refused(void **state)
 {
 	struct market_bars b = bars();
@@ -688,6 +749,8 @@ int main(void)
 		T(test_upload_is_registered_and_survives), T(test_same_bars_existed_other_bars_conflict),
 		T(test_bad_bars_are_refused_by_place), T(test_chunks_come_in_order_or_again), T(test_upload_bounds),
 		T(test_idle_upload_is_thrown_away),
+		T(test_the_same_upload_is_found_again),
+		T(test_an_upload_is_given_up_while_it_is_registered),
 		T(test_wrong_hash_is_refused), T(test_drop), T(test_names_in_work_are_taken),
 		T(test_registrations_are_bounded), T(test_cache_is_bounded_and_shared),
 		T(test_load_is_shared_by_those_who_wait), T(test_lost_and_damaged_files_are_reported),

@@ -1,0 +1,227 @@
+"""An import whose way to the daemon breaks: cut connections, killed clients, a killed daemon, Ctrl-C. The set is registered whole or not at
+all, and the same command goes on where it stopped. A proxy of our own stands between fhctl and fhd, counts, and cuts at a given byte."""
+import hashlib
+import os
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import fh
+from fh import pb
+
+BARS = 350_000
+BYTES = 48 * BARS
+CHUNK = 4_800_000
+
+
+class Proxy:
+    """Forwards both ways. `plan`: for each connection the bytes from the client after which it is cut ("cut"), or nothing more goes on ("hold")."""
+
+    def __init__(self, folder, daemon, plan):
+        self.path, self.target, self.plan = str(folder / "proxy.sock"), daemon.url.removeprefix("ipc://"), list(plan)
+        self.sent, self.reached = [], threading.Event()
+        self.open = []
+        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.server.bind(self.path)
+        self.server.listen(8)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    url = property(lambda self: f"ipc://{self.path}")
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.server.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                server.connect(self.target)
+            except OSError:
+                client.close()
+                continue
+            self.open += [client, server]
+            how = self.plan.pop(0) if self.plan else (None, 0)
+            self.sent.append(0)
+            threading.Thread(target=self.pump, args=(client, server, how, len(self.sent) - 1), daemon=True).start()
+            threading.Thread(target=self.pump, args=(server, client, (None, 0), None), daemon=True).start()
+
+    def pump(self, source, sink, how, count):
+        kind, limit = how
+        while True:
+            try:
+                data = source.recv(65536)
+                if count is not None:
+                    room = limit - self.sent[count] if kind else len(data)
+                    data = data[:max(0, room)]
+                    self.sent[count] += len(data)
+                sink.sendall(data)
+            except OSError:
+                data = b""
+            if kind and self.sent[count] >= limit:
+                self.reached.set()
+                if kind == "hold":
+                    return
+            if not data or (kind and self.sent[count] >= limit):
+                break
+        for s in (source, sink):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def drop(self):
+        for s in self.open:
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.drop()
+        for s in self.open:
+            s.close()
+        self.server.close()
+
+
+@pytest.fixture
+def proxy(folder):
+    made = []
+
+    def make(daemon, *plan):
+        made.append(Proxy(folder, daemon, plan))
+        return made[-1]
+
+    yield make
+    for p in made:
+        p.close()
+
+
+@pytest.fixture
+def market_file(folder):
+    """A CSV file and the hash of its bars."""
+    r = np.random.default_rng(5)
+    ts = 1_704_186_000 + 60 * np.arange(BARS)
+    c = 5000 + np.cumsum(r.integers(-2, 3, BARS)) * 0.25
+    o = np.concatenate([c[:1], c[:-1]])
+    h, low, v = np.maximum(o, c) + 0.25, np.minimum(o, c) - 0.25, r.integers(0, 999, BARS)
+    path = folder / "big.csv"
+    with open(path, "w") as f:
+        f.write("ts,open,high,low,close,volume\n")
+        f.writelines(f"{t},{a!r},{b!r},{d!r},{e!r},{w}\n" for t, a, b, d, e, w in
+                     zip(ts.tolist(), o.tolist(), h.tolist(), low.tolist(), c.tolist(), v.tolist()))
+    digest = hashlib.sha256()
+    for column in (ts * 10**9, o, h, low, c, v.astype("f8")):
+        digest.update(column.tobytes())
+    return path, digest.hexdigest()
+
+
+def registered(client):
+    return {d.name: (d.bars, d.hash) for d in client.call("list_datasets").dataset}
+
+
+def finish(proc, deadline_s=4 * fh.DEADLINE_S):
+    out, err = proc.communicate(timeout=deadline_s)
+    return proc.returncode, out + err
+
+
+def test_a_cut_connection_is_made_anew(daemon, client, proxy, market_file):
+    """Cut twice, once in the middle of a chunk and once at its very begin: only what was under way is sent again."""
+    path, digest = market_file
+    p = proxy(daemon, ("cut", CHUNK + 3_000_000), ("cut", 200), (None, 0))
+    daemon_free = fh.ctl("dataset", "import", path, "--name", "m", url=p.url, deadline_s=4 * fh.DEADLINE_S)
+    assert daemon_free.code == 0 and registered(client) == {"m": (BARS, digest)}
+    assert len(p.sent) == 3
+    assert BYTES < sum(p.sent) < BYTES + 3_000_000 + 100_000, "the first chunk was not sent twice"
+
+
+def test_a_killed_client_leaves_nothing_and_the_same_command_goes_on(daemon, client, proxy, market_file):
+    path, digest = market_file
+    p = proxy(daemon, ("hold", 2 * CHUNK + 2_500_000), (None, 0))
+    proc = fh.spawn_ctl("dataset", "import", path, "--name", "m", url=p.url)
+    assert p.reached.wait(4 * fh.DEADLINE_S)
+    proc.kill()
+    proc.communicate()
+    p.drop()
+    assert registered(client) == {} and not list((daemon.state / "datasets").iterdir())
+    fh.ctl("dataset", "import", path, "--name", "m", url=p.url, deadline_s=4 * fh.DEADLINE_S)
+    assert registered(client) == {"m": (BARS, digest)}
+    assert p.sent[1] < BYTES - 2 * CHUNK + 100_000, "two chunks were there already"
+    assert daemon.ctl("dataset", "import", path, "--name", "m").err.count("already") == 1
+
+
+def test_a_killed_daemon_is_waited_for(daemon, proxy, market_file):
+    path, digest = market_file
+    p = proxy(daemon, ("hold", CHUNK + 2_000_000), (None, 0))
+    proc = fh.spawn_ctl("dataset", "import", path, "--name", "m", url=p.url)
+    assert p.reached.wait(4 * fh.DEADLINE_S)
+    daemon.kill()
+    p.drop()
+    daemon.start()
+    with daemon.client() as client:
+        assert registered(client) == {}, "never half a set"
+        code, text = finish(proc)
+        assert code == 0, text
+        assert registered(client) == {"m": (BARS, digest)}
+
+
+def test_a_daemon_that_stays_away(daemon, proxy, market_file):
+    path, digest = market_file
+    p = proxy(daemon, ("hold", CHUNK + 2_000_000), (None, 0))
+    proc = fh.spawn_ctl("--timeout", "3", "dataset", "import", path, "--name", "m", url=p.url)
+    assert p.reached.wait(4 * fh.DEADLINE_S)
+    daemon.kill()
+    p.drop()
+    code, text = finish(proc)
+    assert code == 6 and "the same command goes on" in text, text
+    daemon.start()
+    with daemon.client() as client:
+        assert registered(client) == {}
+        daemon.ctl("dataset", "import", path, "--name", "m", deadline_s=4 * fh.DEADLINE_S)
+        assert registered(client) == {"m": (BARS, digest)}
+
+
+def test_ctrl_c_leaves_nothing_behind(make_daemon, proxy, market_file):
+    daemon = make_daemon()
+    path, _ = market_file
+    p = proxy(daemon, (None, 0), (None, 0))
+    proc = fh.spawn_ctl("dataset", "import", path, "--name", "m", url=p.url)
+    end = time.monotonic() + 4 * fh.DEADLINE_S
+    while not (p.sent and p.sent[0] > CHUNK) and time.monotonic() < end:
+        p.reached.wait(0.002)  # nothing sets it here: a short look at the count, with a deadline
+    proc.send_signal(signal.SIGINT)
+    code, text = finish(proc)
+    assert code == 130 and "interrupted" in text, text
+    with daemon.client() as client:
+        assert registered(client) == {}
+        up = client.call("begin_upload", pb.BeginUploadRequest(name="m", bars=BARS, hash="0" * 64, source="x", tick=0.01))
+        assert up.next_bar == 0
+    daemon.stop()
+    assert not list((daemon.state / "datasets").iterdir())
+    assert not [f for f in os.listdir("/tmp") if f.startswith("fhctl")]
+
+
+def test_size_limit_and_quota_are_named(make_daemon, folder):
+    """A set of 1000 bars is a file of about 212 kB; two fit, and the third only when one is dropped."""
+    config = folder / "fhd.yaml"
+    config.write_text("dataset_bars: 1000\ndataset_quota: 500000\n")
+    daemon = make_daemon("fhd", "--config", str(config))
+    lines = [f"{1_704_186_000 + 60 * i},1,2,1,2,5\n" for i in range(1001)]
+    small, large = folder / "small.csv", folder / "large.csv"
+    small.write_text("ts,open,high,low,close,volume\n" + "".join(lines[:1000]))
+    large.write_text("ts,open,high,low,close,volume\n" + "".join(lines))
+    text = daemon.ctl("dataset", "import", large, "--name", "x", code=2).err
+    assert "1001" in text and "1000" in text and "dataset_bars" in text
+    daemon.ctl("dataset", "import", small, "--name", "a")
+    daemon.ctl("dataset", "synth", "--bars", "1000", "--name", "b")
+    for refused in (("dataset", "import", small, "--name", "c"), ("dataset", "synth", "--bars", "1000", "--name", "c")):
+        text = daemon.ctl(*refused, code=5).err
+        assert "dataset_quota" in text and "500000" in text and "212000" in text, text
+    assert "dataset_bars" in daemon.ctl("dataset", "append", "a", large, code=2).err
+    assert daemon.ctl("dataset", "import", small, "--name", "a").code == 0, "what is there may be imported again"
+    daemon.ctl("dataset", "drop", "b")
+    daemon.ctl("dataset", "import", small, "--name", "c")
