@@ -25,8 +25,8 @@ struct sample_columns *sample_columns_new(const char *model)
 
 	if (!s)
 		return NULL;
-	for (int i = 0; p && i < p->metrics && s->n < COLUMNS_MAX; i++)
-		s->metric[s->n++] = p->metric + i;
+	for (const struct metric *m = p ? p->metric : NULL; m && m->name && s->n < COLUMNS_MAX; m++)
+		s->metric[s->n++] = m;
 	for (int i = 0; i < EVAL_METRICS && s->n < COLUMNS_MAX; i++)
 		s->metric[s->n++] = eval_metric + i;
 	return s;

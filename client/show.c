@@ -83,11 +83,11 @@ static void show_warnings(const char *model, const Fh__V1__Sample *s)
 	const struct program *p = program_find(model && *model ? model : "dqn");
 	char v[OUT_TEXT];
 
-	for (int i = 0; s && p && i < p->metrics; i++) {
-		double x = sample_value(s, p->metric[i].name);
+	for (const struct metric *m = s && p ? p->metric : NULL; m && m->name; m++) {
+		double x = sample_value(s, m->name);
 
-		if (isfinite(x) && metric_warns(p->metric + i, x))
-			line("Warning", "%s is %s: %s", p->metric[i].name, text_real(x, v), p->metric[i].warning);
+		if (isfinite(x) && metric_warns(m, x))
+			line("Warning", "%s is %s: %s", m->name, text_real(x, v), m->warning);
 	}
 }
 

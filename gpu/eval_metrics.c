@@ -19,7 +19,7 @@ VALUE(ruined, RUINED)
 VALUE(per_year, PER_YEAR)
 
 #define ROW(name_, unit_, better_, finish_, help_) \
-	.name = name_, .unit = unit_, .better = better_, .validation = 1, .finish = finish_, .help = help_
+	.name = name_, .unit = unit_, .better = better_, .finish = finish_, .help = help_
 
 const struct metric eval_metric[EVAL_METRICS] = {
 	[PNL] = {ROW("pnl", "money", METRIC_HIGHER, pnl, "equity at the end less equity at the start")},

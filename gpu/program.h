@@ -53,7 +53,6 @@ enum metric_better { METRIC_NEUTRAL, METRIC_HIGHER, METRIC_LOWER };
 struct metric {
 	const char *name, *unit; /* "loss", "1"; units: 1, money, steps, s, bytes, ratio */
 	enum metric_better better;
-	int validation;          /* 0: in training reports, 1: in validation reports */
 	double (*finish)(const double *acc);
 	const char *help;
 	/* What a person should be told when the value leaves [warn_below, warn_above]; NULL: nothing. */
@@ -100,8 +99,7 @@ struct program {
 	void (*progress)(const struct plan *plan, const void *clock, struct progress *out);
 	const struct phase *phase;
 	int phases;
-	const struct metric *metric;
-	int metrics;
+	const struct metric *metric; /* of training reports, at most METRIC_MAX; a row without a name ends them */
 	int accumulators; /* F64 per trial */
 };
 

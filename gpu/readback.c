@@ -159,15 +159,11 @@ int readback_reset(struct trainer *t, struct fh_status *st)
 
 /* ---------------------------------------------------------------- handing out */
 
-static void finish_values(const struct metric *m, int metrics, int validation, const double *acc, struct trainer_sample *out)
+static void finish_value(const struct metric *m, const double *acc, struct trainer_sample *out)
 {
-	for (int i = 0; i < metrics; i++) {
-		if (m[i].validation != validation)
-			continue;
-		assert(out->values < METRIC_MAX);
-		out->metric[out->values] = m + i;
-		out->value[out->values++] = m[i].finish(acc);
-	}
+	assert(out->values < METRIC_MAX);
+	out->metric[out->values] = m;
+	out->value[out->values++] = m->finish(acc);
 }
 
 /* A report becomes one sample per trial. */
@@ -190,12 +186,14 @@ int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status
 	out->epoch = r->epoch;
 	if (r->validation) {
 		out->trial = r->trial;
-		finish_values(eval_metric, EVAL_METRICS, 1, r->acc, out);
+		for (int i = 0; i < EVAL_METRICS; i++)
+			finish_value(eval_metric + i, r->acc, out);
 		t->handed_out++;
 		return 1;
 	}
 	out->trial = r->next;
-	finish_values(program->metric, program->metrics, 0, r->acc + (size_t)r->next * (size_t)program->accumulators, out);
+	for (const struct metric *m = program->metric; m->name; m++)
+		finish_value(m, r->acc + (size_t)r->next * (size_t)program->accumulators, out);
 	if (++r->next == t->plan.population)
 		t->handed_out++;
 	return 1;

@@ -56,7 +56,7 @@ static double filled(const double *a)
 #define ROW(name_, unit_, better_, finish_, help_) \
 	.name = name_, .unit = unit_, .better = better_, .finish = finish_, .help = help_
 
-const struct metric dqn_metric[DQN_METRICS] = {
+const struct metric dqn_metric[] = {
 	{ROW("loss", "1", METRIC_LOWER, loss, "weighted loss, mean over learn steps")},
 	{ROW("priority_error", "1", METRIC_LOWER, error, "KL divergence (c51) or |error| (mse), mean over samples")},
 	{ROW("grad_norm", "1", METRIC_NEUTRAL, grad_norm, "gradient norm before clipping, mean")},
@@ -88,4 +88,6 @@ const struct metric dqn_metric[DQN_METRICS] = {
 	{ROW("epsilon", "1", METRIC_NEUTRAL, epsilon, "share of random actions of the last vector step")},
 	{ROW("transitions", "1", METRIC_NEUTRAL, transitions, "transitions stored since the start")},
 	{ROW("replay_filled", "ratio", METRIC_NEUTRAL, filled, "share of the replay in use")},
+	{.name = NULL},
 };
+_Static_assert(sizeof dqn_metric / sizeof dqn_metric[0] <= METRIC_MAX + 1, "a sample has room for all of them");

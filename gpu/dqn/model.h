@@ -5,8 +5,7 @@
 #include "gpu/backend.h"
 #include "gpu/dqn/dqn.h"
 
-#define DQN_METRICS 25
-extern const struct metric dqn_metric[DQN_METRICS];
+extern const struct metric dqn_metric[]; /* ended by a row without a name */
 
 /* Every tensor and view for these dimensions, which tests make without a specification; plan_place() comes next. */
 void dqn_plan_tensors(struct plan *p, const struct dqn_dims *d, enum fh_device device);

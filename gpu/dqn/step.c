@@ -184,5 +184,5 @@ const struct program dqn_program = {
 	.name = "dqn", .plan = plan, .schedule = schedule,
 	.begin = dqn_begin, .restore = dqn_restore, .derive = dqn_derive, .progress = dqn_progress,
 	.phase = phases, .phases = DQN_PHASES,
-	.metric = dqn_metric, .metrics = DQN_METRICS, .accumulators = DQN_ACC_COUNT,
+	.metric = dqn_metric, .accumulators = DQN_ACC_COUNT,
 };
