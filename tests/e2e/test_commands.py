@@ -127,15 +127,20 @@ def test_pause_and_resume(daemon, client, market):
     assert daemon.ctl("wait", "p", "--timeout", "1", code=124).code == 124
 
 
-def test_failed_job_gives_one(daemon, client, market):
-    """A learning rate that blows up: ten non-finite steps in a row fail the job with a message."""
-    result = start(daemon, "--name", "boom", "--wait", tree={"learn": {"lr": 1, "max_grad_norm": 1e9, "loss": "mse"}, "net": {"v_min": -1e9, "v_max": 1e9},
-                   "env": {"reward_scale": 1e18}, "run": {"steps_per_epoch": 5000}}, code=None)
-    job = client.show("boom")
-    if job.state == pb.FAILED:
-        assert result.code == 1 and job.error.code == pb.DIVERGED and job.error.text
-    else:
-        assert job.state == pb.DONE and result.code == 0
+def test_failed_job_gives_one(make_daemon):
+    """A job that starts from a checkpoint whose file was damaged meanwhile: it fails by name, whoever waits gets 1."""
+    d = make_daemon()
+    with d.client() as c:
+        c.synth("m")
+        start(d, "--name", "first", "--wait")
+        checkpoint = c.show("first").last_checkpoint
+        path = d.state / "checkpoints" / f"{checkpoint}.safetensors"
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        result = start(d, "--name", "boom", "--set", "init.from=checkpoint", "--set", f"init.checkpoint={checkpoint}", "--wait", code=1)
+        assert checkpoint in result.out + result.err
+        job = c.show("boom")
+        assert job.state == pb.FAILED and job.error.code in (pb.CORRUPT, pb.IO_ERROR) and job.reason
+        assert d.ctl("wait", "boom", code=1).code == 1
 
 
 @pytest.mark.parametrize("args,word", [

@@ -63,13 +63,13 @@ def test_thousand_queued_jobs(daemon, client, spec):
     begin = time.monotonic()
     client.call("ping")
     assert time.monotonic() - begin < 0.5 * fh.SLOWDOWN
-    assert "q999" in daemon.ctl("list", "--limit", "1000", code=0).out or True
+    assert "q999" in daemon.ctl("list", "--limit", "2000").out
     for i in range(0, 1000, 2):
         client.stop(f"q{i}")
     assert client.show("q999").position == 500
     client.stop("block")
     client.wait_state("q1", "DONE")
-    print(f"1000 jobs accepted in {took:.2f} s")
+    assert took < 30 * fh.SLOWDOWN, f"1000 jobs accepted in {took:.2f} s"
 
 
 @pytest.mark.plain_only
@@ -77,7 +77,9 @@ def test_pause_and_stop_act_at_once(client, spec):
     """Within 100 ms or two learn steps, whichever is longer, as the client sees it (the checkpoint is written after)."""
     client.start(spec(fh.ENDLESS, net={"trunk1": 256, "trunk2": 256}, learn={"batch": 128, "warmup": 256}), name="big")
     client.wait_step("big", 40)
-    rate = client.show("big").steps_per_second
+    client.wait_step("big", 400)
+    first, last = (s for s in client.samples("big") if s.kind == pb.REPORT and s.step in (200, 400))
+    rate = 200 / ((last.time_ns - first.time_ns) / 1e9)
     allowed = max(0.1, 2 / rate)
     steps = []
     for _ in range(5):
@@ -91,9 +93,10 @@ def test_pause_and_stop_act_at_once(client, spec):
         steps.append(((change.time_ns - begin) / 1e9, after.step - before.step))
         client.resume("big")
         client.wait_sample("big", lambda s: s.kind == pb.REPORT, since=after.last_seq)
-    worst = max(t for t, _ in steps)
-    assert worst < allowed + 0.4, f"pause took {worst:.3f} s, {steps}"
-    assert sorted(s for _, s in steps)[2] <= max(2, rate * (allowed + 0.1)), steps
+    # One of the five may have met a busy machine; the rest says how long pausing takes.
+    times = sorted(t for t, _ in steps)
+    assert times[3] < allowed and times[4] < allowed + 0.4, steps
+    assert sorted(n for _, n in steps)[3] <= max(2, rate * allowed), steps
     begin = time.time_ns()
     client.stop("big")
     change = [s for s in client.samples("big") if s.kind == pb.STATE_CHANGE][-1]
