@@ -209,7 +209,7 @@ help:
 	'make check-gpu      compares the CUDA backend with the host and the golden values; needs a GPU' \
 	'make check-asan     unit and end-to-end suites under AddressSanitizer and UndefinedBehaviorSanitizer' \
 	'make check-tsan     the same under ThreadSanitizer' \
-	'make lint           cppcheck and clang-tidy' \
+	'make lint           who includes whom, cppcheck and clang-tidy' \
 	'make fuzz           libFuzzer on everything that reads foreign bytes (FUZZ_SECONDS=60 each)' \
 	'make bench          speed of the learner beside PyTorch' \
 	'make install        DESTDIR, PREFIX=/usr/local, SYSCONFDIR=/etc; make uninstall takes it away' \

@@ -6,7 +6,7 @@ Stages, in the order of `make check`:
   clang  builds everything with clang and -Werror
   asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites and the end-to-end suite
   tsan   ThreadSanitizer: the same
-  lint   cppcheck and clang-tidy, quiet or failed
+  lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
 and, on its own only:
   gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
 
@@ -248,7 +248,7 @@ def run_stage(stage):
     if stage == "gpu":
         return run_gpu()
     if stage == "lint":
-        for tool in ("cppcheck", "clang-tidy"):
+        for tool in ("layers", "cppcheck", "clang-tidy"):
             total.add(run_step(Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 600,
                                     log=ROOT / "build" / "lint" / "log" / f"{tool}.txt")))
         return total
