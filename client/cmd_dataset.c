@@ -14,6 +14,8 @@
 
 #define SOURCE_MAX 256
 #define GAPS_SHOWN 6
+#define HOURS 24
+#define PROGRESS_NS 1000000000
 #define SYNTH_BARS_MAX 50000000
 #define SYNTH_TIMEOUT_MS 600000
 
@@ -24,10 +26,11 @@ static const Fh__V1__DatasetReply *reply_dataset(const Fh__V1__Reply *r)
 	return r->result_case == FH__V1__REPLY__RESULT_UPLOAD ? r->upload->dataset : r->dataset;
 }
 
+static const char *const block[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+
 /* Closes as a row of block characters, lowest to highest. */
 static void sparkline(const float *v, size_t n, char *out, size_t size)
 {
-	static const char *const block[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 	float lo = n ? v[0] : 0, hi = lo;
 	size_t used = 0;
 
@@ -63,12 +66,36 @@ static void print_gaps(const Fh__V1__Dataset *d)
 	for (size_t i = 0; i < d->n_gap && i < GAPS_SHOWN; i++)
 		used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu x %s", i ? ", " : "",
 					 (unsigned long long)d->gap[i]->count, span_format(d->gap[i]->length_ns, span));
-	line("gaps", "%s%s", d->n_gap ? text : "none", d->n_gap > GAPS_SHOWN ? ", ..." : "");
+	if (d->bar_ns)
+		line("bar", "%s", span_format(d->bar_ns, span));
+	if (d->n_gap)
+		line("gaps", "%llu: %s%s", (unsigned long long)d->gaps, text, d->n_gap > GAPS_SHOWN ? ", ..." : "");
+	else
+		line("gaps", "none");
+}
+
+/* One row a day of the week: an hour is a block as high as it has bars, a dot without any. */
+static void print_sessions(const Fh__V1__Dataset *d)
+{
+	static const char *const day[] = {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"};
+	uint32_t top = 0;
+	char text[HOURS * 4 + 1];
+
+	for (size_t i = 0; i < d->n_week_hour; i++)
+		top = d->week_hour[i] > top ? d->week_hour[i] : top;
+	for (size_t i = 0; i < 7 && d->n_week_hour == 7 * HOURS && top; i++) {
+		size_t used = 0;
+		for (size_t h = 0; h < HOURS; h++) {
+			uint32_t n = d->week_hour[i * HOURS + h];
+			used += (size_t)snprintf(text + used, sizeof text - used, "%s", n ? block[(uint64_t)(n - 1) * 8 / top] : ".");
+		}
+		line(i ? "" : "hours UTC", "%s %s", day[i], text);
+	}
 }
 
 static void print_dataset(const Fh__V1__Dataset *d)
 {
-	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX], a[OUT_TEXT], b[OUT_TEXT], text[512];
+	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX], a[OUT_TEXT], b[OUT_TEXT], file[OUT_TEXT], text[512];
 
 	line("data set", "%s", text_clean(d->name ? d->name : "", text, sizeof text));
 	line("bars", "%lld, %s to %s", (long long)d->bars, timestamp_format(d->first_ts, t0), timestamp_format(d->last_ts, t1));
@@ -79,13 +106,20 @@ static void print_dataset(const Fh__V1__Dataset *d)
 		sparkline(d->spark, d->n_spark, text, sizeof text);
 		line("", "%s", text);
 	}
+	print_sessions(d);
 	if (d->n_roll)
 		line("contracts", "%zu after each other", d->n_roll + 1);
 	if (d->n_version)
 		line("appended to", "%zu times", d->n_version);
 	if (d->duplicates || d->dropped)
 		line("left out", "%llu duplicates, %llu bad rows", (unsigned long long)d->duplicates, (unsigned long long)d->dropped);
-	line("memory", "%s", text_bytes(d->bytes, a));
+	if (d->repaired || d->moved)
+		line("repaired", "%llu bars widened, %llu rows put in order", (unsigned long long)d->repaired, (unsigned long long)d->moved);
+	if (!d->has_memory_host) /* registered by an earlier release */
+		line("file", "%s", text_bytes(d->bytes, file));
+	else
+		line("memory", "%s on the host, %s on a device, file %s", text_bytes(d->memory_host, a), text_bytes(d->memory_device, b),
+		     text_bytes(d->bytes, file));
 	if (d->tick > 0)
 		line("tick", "%s", text_real(d->tick, a));
 	if (d->source && d->source[0])
@@ -113,6 +147,16 @@ int dataset_print(struct ctx *c, const Fh__V1__Reply *reply)
 }
 
 /* ---- import */
+
+void dataset_progress(const struct ctx *c, struct progress *bar)
+{
+	int asked = opt_flag(c, "progress");
+
+	progress_init(bar, c->quiet);
+	if (asked)
+		bar->plain_ns = PROGRESS_NS;
+	progress_update(bar, 0, bar->tty || asked, "reading"); /* a log needs no line at 0 % unless one is asked for */
+}
 
 int dataset_import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bars)
 {
@@ -251,9 +295,8 @@ static int run_import(struct ctx *c)
 	given = given ? given : name;
 	if (fh_name_check("--name", given, &st)) /* before the file is read, not after */
 		return ctx_fail(c, &st);
-	progress_init(&bar, c->quiet);
+	dataset_progress(c, &bar);
 	o.progress_arg = &bar;
-	progress_update(&bar, 0, bar.tty, "reading"); /* a log needs no line at 0 % */
 	rc = import_file(path, &o, &m, &st);
 	if (rc) {
 		progress_clear(&bar);

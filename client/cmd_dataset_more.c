@@ -96,6 +96,9 @@ static int append(struct ctx *c, const char *name, const char *path, const struc
 		fresh->dropped = m->dropped;
 		fresh->bars.repeats = m->bars.repeats;
 		fresh->bars.conflicts = m->bars.conflicts;
+		fresh->bars.repaired = m->bars.repaired;
+		fresh->bars.moved = m->bars.moved;
+		fresh->bars.conflicts = m->bars.conflicts;
 		fresh->notes = m->notes;
 		memcpy(fresh->note, m->note, sizeof fresh->note);
 		snprintf(source, sizeof source, "%s", base ? base + 1 : path);
@@ -118,7 +121,7 @@ static int run_append(struct ctx *c)
 
 	if (rc)
 		return ctx_fail(c, &st);
-	progress_init(&bar, c->quiet);
+	dataset_progress(c, &bar);
 	o.progress_arg = &bar;
 	rc = append(c, c->argv[0], c->argv[1], &o, &bar, &a, &fresh, &st);
 	progress_clear(&bar);

@@ -4,6 +4,7 @@
 
 #include "client/cmd.h"
 #include "client/import/import.h"
+#include "client/progress.h"
 
 /* Rows of a struct opt table; dataset_import_options() reads them. */
 #define DATASET_IMPORT_OPTS \
@@ -21,9 +22,12 @@
 	{"member", 0, "FILE", "file inside a zip archive"}, \
 	{"on-bad-row", 0, "WHAT", "refuse (default), drop, or repair (widens high and low)"}, \
 	{"on-duplicate", 0, "WHAT", "same time, other bar: refuse (default), first or last"}, \
-	{"sort", 0, NULL, "put bars that are out of order in order"}
+	{"sort", 0, NULL, "put bars that are out of order in order"}, \
+	{"progress", 0, NULL, "say every second how far it is, also where stderr is no terminal"}
 
 int dataset_import_options(const struct ctx *c, struct import_options *o, struct fh_status *st);
+/* The progress line of a command with those options, shown at once where it can be seen (or --progress). */
+void dataset_progress(const struct ctx *c, struct progress *bar);
 /* import_options.progress with a struct progress as its argument. */
 int dataset_import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bars);
 /* One of a few words (NULL at the end), its number in *out; absent: *out stays. FH_INVALID names the option. */

@@ -70,6 +70,9 @@ static int begin(struct ctx *c, const struct import *m, const struct set *set, s
 	b.duplicates = m->bars.repeats + m->bars.conflicts;
 	b.has_dropped = 1;
 	b.dropped = m->dropped;
+	b.has_repaired = b.has_moved = 1;
+	b.repaired = m->bars.repaired;
+	b.moved = m->bars.moved;
 	b.n_note = (size_t)m->notes;
 	b.note = note;
 	req.call_case = FH__V1__REQUEST__CALL_BEGIN_UPLOAD;

@@ -31,6 +31,7 @@ struct rpc_call;
 #define DATASET_TS_MAX (INT64_C(1) << 62) /* |ts|: differences of two times stay in 64 bits */
 #define DATASET_GAPS_MAX 8              /* different gap lengths shown */
 #define DATASET_SPARK 64
+#define DATASET_WEEK_HOURS 168
 #define DATASET_VERSIONS_MAX 256        /* earlier states of an appended set that jobs may go on with; the oldest are forgotten */
 #define DATASET_WAITING_MAX 1024        /* calls and jobs waiting for one file to be read */
 #define REGISTRATIONS_MAX 16            /* waiting or in work */
@@ -99,7 +100,7 @@ struct dataset_origin { /* texts are copied */
 	const char *hash;           /* what the client computed, NULL or "": not given */
 	double tick;                /* 0: DATASET_TICK_DEFAULT */
 	int has_volume;
-	uint64_t duplicates, dropped;
+	uint64_t duplicates, dropped, repaired, moved;
 	const char *const *note;
 	size_t notes;
 	const int64_t *roll;        /* first bars of another contract, counted from the first new bar */

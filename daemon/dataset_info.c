@@ -8,6 +8,8 @@
 #include <string.h>
 
 #define STEPS_COUNTED 4096 /* different bar-to-bar times that are told apart; a market has a few dozen */
+#define HOUR_NS INT64_C(3600000000000)
+#define MONDAY (3 * 24) /* hours of the week before 1970-01-01, a Thursday */
 #define YEAR_NS (365.25 * 86400e9)
 
 struct step { int64_t length; uint64_t count; };
@@ -42,7 +44,7 @@ static int by_count(const void *a, const void *b)
 }
 
 /* The most frequent step is the length of a bar; what is longer is a gap. */
-static size_t find_gaps(const struct market *m, Fh__V1__Gap *gap)
+static size_t find_gaps(const struct market *m, Fh__V1__Dataset *d, Fh__V1__Gap *gap)
 {
 	struct step *step = calloc(STEPS_COUNTED, sizeof *step);
 	size_t n = 0;
@@ -51,6 +53,10 @@ static size_t find_gaps(const struct market *m, Fh__V1__Gap *gap)
 		return 0;
 	count_steps(m, step);
 	qsort(step, STEPS_COUNTED, sizeof *step, by_count);
+	d->has_bar_ns = d->has_gaps = 1;
+	d->bar_ns = step[0].length;
+	for (int64_t t = 1; t < m->bars; t++)
+		d->gaps += m->ts[t] - m->ts[t - 1] > d->bar_ns;
 	for (size_t i = 1; i < STEPS_COUNTED && step[i].count && n < DATASET_GAPS_MAX; i++) {
 		if (step[i].length <= step[0].length)
 			continue;
@@ -61,6 +67,27 @@ static size_t find_gaps(const struct market *m, Fh__V1__Gap *gap)
 	}
 	free(step);
 	return n;
+}
+
+/* The shape of the sessions: in which hours of the week there are bars. */
+static void count_hours(const struct market *m, uint32_t hour[DATASET_WEEK_HOURS])
+{
+	memset(hour, 0, DATASET_WEEK_HOURS * sizeof *hour);
+	for (int64_t t = 0; t < m->bars; t++) {
+		int64_t h = m->ts[t] / HOUR_NS - (m->ts[t] % HOUR_NS < 0), w = (h + MONDAY) % DATASET_WEEK_HOURS;
+
+		hour[w < 0 ? w + DATASET_WEEK_HOURS : w]++;
+	}
+}
+
+/* Of the arrays that the host keeps, and of those that a device gets (gpu/cuda/backend.cu): five columns of 8 bytes, features, sigma. */
+static void memory(const struct market *m, Fh__V1__Dataset *d)
+{
+	uint64_t learned = (FH_MARKET_FEATURES + 1) * sizeof(float);
+
+	d->has_memory_host = d->has_memory_device = 1;
+	d->memory_host = (uint64_t)m->bars * (6 * 8 + learned + (m->rolled != NULL));
+	d->memory_device = (uint64_t)m->bars * (5 * 8 + learned + (m->rolled != NULL));
 }
 
 static void prices(const struct market *m, Fh__V1__Dataset *d, float *spark)
@@ -83,6 +110,7 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	Fh__V1__Gap gap[DATASET_GAPS_MAX], *gaps[DATASET_GAPS_MAX];
 	Fh__V1__DatasetVersion version[DATASET_VERSIONS_MAX], *versions[DATASET_VERSIONS_MAX];
 	float spark[DATASET_SPARK];
+	uint32_t hour[DATASET_WEEK_HOURS];
 	double span = (double)(m->ts[m->bars - 1] - m->ts[0]);
 	void *packed;
 
@@ -107,6 +135,13 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	d.has_volume = o->has_volume;
 	d.duplicates = o->duplicates;
 	d.dropped = o->dropped;
+	d.has_repaired = d.has_moved = 1;
+	d.repaired = o->repaired;
+	d.moved = o->moved;
+	memory(m, &d);
+	count_hours(m, hour);
+	d.week_hour = hour;
+	d.n_week_hour = DATASET_WEEK_HOURS;
 	d.tick = m->tick;
 	d.note = (char **)o->note;
 	d.n_note = o->notes;
@@ -114,7 +149,7 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	d.version = versions;
 	d.roll = m->roll;
 	d.n_roll = (size_t)m->rolls;
-	d.n_gap = find_gaps(m, gap);
+	d.n_gap = find_gaps(m, &d, gap);
 	for (size_t i = 0; i < d.n_gap; i++)
 		gaps[i] = &gap[i];
 	d.gap = gaps;

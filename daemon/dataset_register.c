@@ -403,6 +403,8 @@ static void inherit(struct registration *r, const struct dataset *d)
 	o->has_volume = o->has_volume || old->has_volume;
 	o->duplicates += old->duplicates;
 	o->dropped += old->dropped;
+	o->repaired += old->repaired;
+	o->moved += old->moved;
 	r->there_bars = d->bars;
 	r->created_ns = old->created_ns;
 }

@@ -18,7 +18,7 @@ static Fh__V1__Dataset *view(struct daemon *d, struct rpc_call *c, const struct 
 
 	*v = *dataset_info(set);
 	if (!full) {
-		v->n_gap = v->n_spark = v->n_note = v->n_version = v->n_roll = 0;
+		v->n_gap = v->n_spark = v->n_note = v->n_version = v->n_roll = v->n_week_hour = 0;
 	} else if (dataset_broken(set)) {
 		char **note = rpc_alloc(c, (v->n_note + 1) * sizeof *note);
 
@@ -218,6 +218,7 @@ void rpc_begin_upload(struct daemon *d, struct rpc_call *c)
 	struct dataset_origin o = {
 		.name = q->name, .source = q->source, .hash = q->hash, .tick = q->has_tick ? q->tick : 0,
 		.has_volume = q->has_has_volume && q->has_volume, .duplicates = q->duplicates, .dropped = q->dropped,
+		.repaired = q->repaired, .moved = q->moved,
 		.note = (const char *const *)q->note, .notes = q->n_note, .append = q->append, .base = q->base_hash,
 		.roll = q->roll, .rolls = q->n_roll,
 	};

@@ -225,3 +225,17 @@ def test_size_limit_and_quota_are_named(make_daemon, folder):
     assert daemon.ctl("dataset", "import", small, "--name", "a").code == 0, "what is there may be imported again"
     daemon.ctl("dataset", "drop", "b")
     daemon.ctl("dataset", "import", small, "--name", "c")
+
+
+def test_progress_from_the_first_second(daemon, proxy, market_file):
+    """Asked for, it is said at once and every second, also into a file; unasked, a log gets nothing of what is soon over."""
+    path, _ = market_file
+    p = proxy(daemon, ("hold", CHUNK + 100_000), (None, 0))
+    proc = fh.spawn_ctl("dataset", "import", path, "--name", "m", "--progress", url=p.url)
+    first = proc.stderr.readline()
+    assert "0 %" in first and "reading" in first
+    assert p.reached.wait(4 * fh.DEADLINE_S)
+    p.drop()
+    code, text = finish(proc)
+    assert code == 0, text
+    assert "fhctl" not in daemon.ctl("dataset", "import", path, "--name", "m", "-q").err
