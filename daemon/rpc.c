@@ -50,9 +50,6 @@ static const struct rpc_entry table[] = {
 	{CALL(OPERATION), "operation", rpc_operation, ROLE_READ, 0},
 };
 #define CALLS (sizeof table / sizeof table[0])
-#define CALL_FIRST 10 /* field numbers of the oneof */
-#define CALL_LAST 36
-_Static_assert(CALLS == CALL_LAST - CALL_FIRST + 1, "every call of fh.proto has a row");
 
 struct rpc {
 	struct daemon *daemon;

@@ -137,6 +137,47 @@ static void a_token_gives_its_role_and_no_more(void **state)
 	rpc_free(r);
 }
 
+/* Every call of the protocol has a row and a handler; an empty one is answered, whatever it lacks. Changes are not allowed to
+ * this token, so none is made. */
+static void every_call_is_known(void **state)
+{
+	struct rpc *r = with_tokens("read r-secret\n");
+	const ProtobufCMessageDescriptor *d = &fh__v1__request__descriptor;
+	int calls = 0;
+
+	for (unsigned i = 0; i < d->n_fields; i++) {
+		Fh__V1__Request q = FH__V1__REQUEST__INIT;
+		const Fh__V1__Reply *reply;
+		unsigned char bytes[256];
+		char id[24];
+		size_t n;
+
+		if (!(d->fields[i].flags & PROTOBUF_C_FIELD_FLAG_ONEOF))
+			continue;
+		snprintf(id, sizeof id, "every-%u", i);
+		q.has_magic = q.has_protocol = 1;
+		q.magic = FH_MAGIC;
+		q.protocol = FH_PROTOCOL;
+		q.request_id = id;
+		q.token = "r-secret";
+		n = fh__v1__request__pack(&q, bytes);
+		assert_true(d->fields[i].id < 2048 && n + 3 < sizeof bytes);
+		if (d->fields[i].id < 16) {
+			bytes[n++] = (unsigned char)(d->fields[i].id << 3 | 2);
+		} else {
+			bytes[n++] = (unsigned char)((d->fields[i].id << 3 | 2) | 0x80);
+			bytes[n++] = (unsigned char)(d->fields[i].id >> 4);
+		}
+		bytes[n++] = 0; /* no field is set */
+		reply = raw(r, bytes, n);
+		if (reply->error && reply->error->code == FH__V1__ERROR_CODE__UNIMPLEMENTED)
+			fail_msg("%s: %s", d->fields[i].name, reply->error->text);
+		calls++;
+	}
+	assert_true(calls > 0);
+	rpc_free(r);
+}
+
 static void a_token_file_that_is_wrong_or_open_is_refused(void **state)
 {
 	struct fh_status st = FH_STATUS_INIT;
@@ -316,6 +357,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(another_protocol_version_is_told, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(a_request_without_a_call_is_told, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(a_token_gives_its_role_and_no_more, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(every_call_is_known, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(a_token_file_that_is_wrong_or_open_is_refused, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(the_same_request_id_gets_the_same_bytes, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(a_repeat_while_the_first_is_in_work_gets_its_answer, util_setup, util_teardown),
