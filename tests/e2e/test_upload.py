@@ -172,7 +172,7 @@ def test_a_killed_daemon_is_waited_for(daemon, proxy, market_file):
 def test_a_daemon_that_stays_away(daemon, proxy, market_file):
     path, digest = market_file
     p = proxy(daemon, ("hold", CHUNK + 2_000_000), (None, 0))
-    proc = fh.spawn_ctl("--timeout", "3", "dataset", "import", path, "--name", "m", url=p.url)
+    proc = fh.spawn_ctl("--timeout", str(3 * fh.SLOWDOWN), "dataset", "import", path, "--name", "m", url=p.url)
     assert p.reached.wait(4 * fh.DEADLINE_S)
     daemon.kill()
     p.drop()
@@ -225,6 +225,15 @@ def test_size_limit_and_quota_are_named(make_daemon, folder):
     assert daemon.ctl("dataset", "import", small, "--name", "a").code == 0, "what is there may be imported again"
     daemon.ctl("dataset", "drop", "b")
     daemon.ctl("dataset", "import", small, "--name", "c")
+
+
+def test_two_clients_with_the_same_bars_share_the_work(daemon, client, market_file):
+    path, digest = market_file
+    procs = [fh.spawn_ctl("dataset", "import", path, "--name", "m", url=daemon.url) for _ in range(2)]
+    for proc in procs:
+        code, text = finish(proc)
+        assert code == 0, text
+    assert registered(client) == {"m": (BARS, digest)}
 
 
 def test_progress_from_the_first_second(daemon, proxy, market_file):
