@@ -430,7 +430,7 @@ int fh_client_call(struct fh_client *c, Fh__V1__Request *req, int64_t timeout_ms
 
 	c->answered = 0;
 	if (!k)
-		return fh_fail(st, FH_INTERNAL, "a request without a call");
+		return fh_fail(st, FH_INTERNAL, "call %u is not one that this client knows", (unsigned)req->call_case);
 	if (own_id) {
 		fh_request_id_new(id);
 		req->request_id = id;
