@@ -1,5 +1,5 @@
 /* One vector environment step on the device (section 8): exploration, the environments, n-step transitions into the
- * replay ring (section 4). Their leaves follow in replay.cu (cuda_insert).
+ * replay ring (section 4). Their leaves follow in tree.cu (cuda_insert).
  *
  * Compiled without contraction: fills, exits and flags equal the host's exactly. The order of storage is fixed: by
  * vector step, then environment, then oldest first. */
