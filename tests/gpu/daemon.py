@@ -16,6 +16,7 @@ tmp = tempfile.mkdtemp(prefix="fhgpu")
 url = f"ipc://{tmp}/fhd.sock"
 env = {**os.environ, "FHD_LIBDIR": build}
 small = ["--set", "data.dataset=m", "--set", "run.epochs=2", "--set", "run.report_every=100", "--set", "run.validate_every=300"]
+longer = [*small, "--set", "run.epochs=30", "--set", "run.validate_every=3000"]  # long enough to be met in the middle
 
 
 def ctl(*args, check=True):
@@ -65,16 +66,18 @@ try:
     again = show("second")
     good &= expect(f"second job of the layout: {time.monotonic() - began:.2f} s", again["state"] == "DONE")
     good &= expect("the same seed gives the same validation, bit for bit", metrics(again["last_validation"]) == sharpe)
-    ctl("start", "--name", "third", *small)
-    paused = subprocess.run([f"{build}/fhctl", "--connect", url, "pause", "third"], env=env, capture_output=True, text=True, timeout=60)
-    if paused.returncode == 0:
-        deadline = time.monotonic() + 30
-        while show("third")["state"] not in ("PAUSED", "DONE") and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if show("third")["state"] == "PAUSED":
-            ctl("resume", "third")
-    ctl("wait", "third", "--timeout", "60")
-    good &= expect("paused and resumed: the same validation, bit for bit", metrics(show("third")["last_validation"]) == sharpe)
+    ctl("start", "--name", "whole", "--wait", "--timeout", "60", *longer)
+    ctl("start", "--name", "halves", *longer)
+    deadline = time.monotonic() + 30
+    while int(show("halves").get("step", 0)) == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    ctl("pause", "halves")
+    halves = show("halves")
+    good &= expect(f"paused at step {halves.get('step')}", halves["state"] == "PAUSED" and int(halves["step"]) > 0)
+    ctl("resume", "halves")
+    ctl("wait", "halves", "--timeout", "60")
+    good &= expect("paused and resumed: the same validation as without, bit for bit",
+                   metrics(show("halves")["last_validation"]) == metrics(show("whole")["last_validation"]))
     text = ctl("evaluate", "first")
     good &= expect("evaluate of the checkpoint", "sharpe" in text.lower())
     info = json.loads(ctl("info", "-o", "json"))
