@@ -197,6 +197,8 @@ static int run_get(struct ctx *c)
 		fh_fail(&st, FH_INVALID, "'%.40s' is no checkpoint id", id);
 		return ctx_fail(c, &st);
 	}
+	if (output_place_check(d.path, "FILE", &st))
+		return ctx_fail(c, &st);
 	if ((size_t)snprintf(d.part, sizeof d.part, "%s.part-%ld", d.path, (long)getpid()) >= sizeof d.part) {
 		fh_fail_field(&st, FH_INVALID, "--out", "the path is too long");
 		return ctx_fail(c, &st);

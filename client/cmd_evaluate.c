@@ -125,6 +125,9 @@ static int trace_file_open(struct trace_file *t, const char *path, struct fh_sta
 		t->f = stdout;
 		return 0;
 	}
+	int rc = output_place_check(path, "--trace", st);
+	if (rc)
+		return rc;
 	if ((size_t)snprintf(t->part, sizeof t->part, "%s.part-%ld", path, (long)getpid()) >= sizeof t->part)
 		return fh_fail_field(st, FH_INVALID, "--trace", "the path is too long");
 	t->f = fopen(t->part, "w");

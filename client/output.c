@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "proto/text.h"
@@ -16,6 +17,15 @@ int output_message(const struct ctx *c, const ProtobufCMessage *m)
 	else
 		return 0;
 	return 1;
+}
+
+int output_place_check(const char *path, const char *field, struct fh_status *st)
+{
+	struct stat s;
+
+	if (lstat(path, &s) == 0 && !S_ISREG(s.st_mode))
+		return fh_fail_field(st, FH_INVALID, field, "%s is there already and is no plain file", path);
+	return 0;
 }
 
 char *text_bytes(uint64_t bytes, char buf[OUT_TEXT])

@@ -25,5 +25,8 @@ void output_color(int on);
 double sample_value(const Fh__V1__Sample *s, const char *name);
 /* A string safe for a terminal: control bytes become '?'. */
 char *text_clean(const char *s, char *buf, size_t size);
+/* Files are written beside their place and renamed into it. That would put a file where a device or a pipe was, or end a
+ * link: FH_INVALID for a path that is anything but a plain file or free. */
+int output_place_check(const char *path, const char *field, struct fh_status *st);
 
 #endif

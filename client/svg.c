@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "client/import/timestamp.h"
+#include "client/output.h"
 #include "client/svg.h"
 #include "proto/status.h"
 
@@ -125,6 +126,9 @@ int svg_save(const struct svg *s, const char *path, struct fh_status *st)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for the picture");
 	if (!strcmp(path, "-"))
 		return fwrite(s->text, 1, s->len, stdout) == s->len && !fflush(stdout) ? 0 : fh_fail(st, FH_IO, "writing: %s", strerror(errno));
+	int rc = output_place_check(path, "FILE", st);
+	if (rc)
+		return rc;
 	if ((size_t)snprintf(part, sizeof part, "%s.part-%ld", path, (long)getpid()) >= sizeof part)
 		return fh_fail_field(st, FH_INVALID, "--out", "the path is too long");
 	FILE *f = fopen(part, "w");

@@ -1,6 +1,7 @@
 """Every command of fhctl with what it prints and how it ends."""
 import csv
 import json
+import os
 import re
 import time
 
@@ -409,3 +410,15 @@ def test_tokens_give_roles_and_the_rest_is_not_allowed(make_daemon, folder):
             result = daemon.ctl(*command, code=code, env=env)
             assert code == 0 or ("token" in result.err and "FHD_TOKEN" in result.err), result
             assert "secret" not in result.err, result
+
+
+def test_files_never_take_the_place_of_a_pipe_or_a_link(daemon, market, folder):
+    start(daemon, "--name", "w", "--wait")
+    pipe, link = folder / "pipe", folder / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(folder / "elsewhere")
+    ident = daemon.ctl("checkpoint", "list", "w", "-o", "json").json()["checkpoint"][-1]["id"]
+    for path in pipe, link, folder:
+        for command in ("plot", "w", path), ("evaluate", "w", "--trace", path), ("checkpoint", "get", ident, path):
+            assert "no plain file" in daemon.ctl(*command, code=2).err, (command, path)
+    assert pipe.is_fifo() and link.is_symlink() and not (folder / "elsewhere").exists()
