@@ -38,7 +38,7 @@ static void a_file_sets_every_kind_of_key(void **state)
 	struct fh_status st = FH_STATUS_INIT;
 
 	file("# mine\nstate_dir: /var/tmp/x\nlisten: [\"ipc:///run/a.sock\", \"tcp://127.0.0.1:9000\"]\nslots: 3\n"
-	     "memory: 2G\ninsecure_tcp: true\nlog_level: debug\n");
+	     "memory: 2G\ninsecure_tcp: true\nlog_level: debug\ndataset_bars: 5000\ndataset_quota: 3G\nupload_idle: 7\n");
 	config_defaults(&c);
 	assert_int_equal(config_load(&c, path, &st), 0);
 	assert_string_equal(c.state_dir, "/var/tmp/x");
@@ -47,6 +47,9 @@ static void a_file_sets_every_kind_of_key(void **state)
 	assert_int_equal(c.slots, 3);
 	assert_int_equal(c.memory, 2ll << 30);
 	assert_int_equal(c.insecure_tcp, 1);
+	assert_int_equal(c.dataset_bars, 5000);
+	assert_int_equal(c.dataset_quota, 3ll << 30);
+	assert_int_equal(c.upload_idle, 7);
 	assert_string_equal(c.log_level, "debug");
 	assert_string_equal(c.device, "auto"); /* not named: its default */
 }
@@ -75,6 +78,7 @@ static void mistakes_are_named_and_change_nothing(void **state)
 	refused("threads: 4\nslots: 1.5\n", "slots", "1.5");
 	refused("memory: 4X\n", "memory", "4X");
 	refused("insecure_tcp: yes please\n", "insecure_tcp", "yes please");
+	refused("dataset_bars: 20000001\n", "dataset_bars", "2 to 20000000");
 	refused("log_level: loud\n", "log_level", "loud");
 	refused("device: [a, b]\n", "device", "one value");
 	refused("listen: [a, b, c, d, e, f, g, h, i]\n", "listen", "8");
