@@ -82,7 +82,7 @@ def best(argv, want, times):
 
 
 def with_daemon(folder, path, name, n):
-    """fhctl dataset import into a daemon: seconds, peak bytes of the client and of the daemon."""
+    """fhctl dataset import into a daemon: seconds, those of processors of both, peak bytes of the client and of the daemon."""
     with tempfile.TemporaryDirectory(dir="/tmp") as state:
         url, notify = f"ipc://{state}/s", f"{state}/n"
         import socket
@@ -95,6 +95,7 @@ def with_daemon(folder, path, name, n):
         try:
             while b"READY=1" not in ready.recv(4096):
                 pass
+            ready.close()  # nobody reads on, and a full queue would hold the daemon
             begin = time.perf_counter()
             client = subprocess.Popen([BUILD / "fhctl", "-q", "dataset", "import", path, "--name", name], env=env, stdout=subprocess.DEVNULL)
             _, status, usage = os.wait4(client.pid, 0)
@@ -102,7 +103,9 @@ def with_daemon(folder, path, name, n):
             if status:
                 raise SystemExit(f"import of {path} failed")
             peak = int(next(s for s in Path(f"/proc/{daemon.pid}/status").read_text().splitlines() if s.startswith("VmHWM")).split()[1]) * 1024
-            return seconds, usage.ru_maxrss * 1024, peak
+            ticks = Path(f"/proc/{daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
+            processor = usage.ru_utime + usage.ru_stime + (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
+            return seconds, processor, usage.ru_maxrss * 1024, peak
         finally:
             daemon.terminate()
             daemon.wait(60)
@@ -133,10 +136,10 @@ def main():
     wholes = []
     if a.daemon:
         for kind, path in (("csv", csv), ("dbn", dbn)):
-            s, client, daemon = with_daemon(a.folder, path, kind, a.bars)
+            s, processor, client, daemon = with_daemon(a.folder, path, kind, a.bars)
             whole = a.bars * (BAR_BYTES + FEATURE_BYTES)
             wholes.append((client + daemon) / whole)
-            print(f"{kind}: whole import         {s:7.2f} s  client {client / 2**20:.0f} MiB, daemon {daemon / 2**20:.0f} MiB = "
+            print(f"{kind}: whole import         {s:7.2f} s  {processor:7.2f} s processor  client {client / 2**20:.0f} MiB, daemon {daemon / 2**20:.0f} MiB = "
                   f"{(client + daemon) / whole:.2f} x the bars and features", flush=True)
     pandas, databento = rows["csv: pandas.read_csv"][0] / rows["csv: fhctl's reader"][0], rows["dbn: databento-dbn"][0] / rows["dbn: fhctl's reader"][0]
     memory = max(rows[k][2] for k in rows if "fhctl" in k) / (a.bars * BAR_BYTES)
