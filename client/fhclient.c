@@ -23,6 +23,7 @@
 #define TOKEN_MAX 256
 #define REDIAL_NEVER_MS (7 * 24 * 3600 * 1000)
 #define REDIAL_SETTLE_MS 250
+#define DIAL_END_MS 1000 /* what a dial gets to end after its socket was closed */
 #define READ_TRIES 2 /* a read is sent again once when its connection breaks */
 
 struct fh_client {
@@ -170,7 +171,20 @@ static void on_pipe(nng_pipe p, nng_pipe_ev ev, void *arg)
 	wait_give();
 }
 
-struct dial { nng_socket sock; const char *url; int done_fd, rc; };
+/* Shared by the dialling thread and the one that waits for it; the last of the two frees it. */
+struct dial {
+	nng_socket sock;
+	char url[FH_URL_MAX];
+	int done_fd, rc, users;
+};
+
+static void dial_release(struct dial *d)
+{
+	if (__atomic_sub_fetch(&d->users, 1, __ATOMIC_ACQ_REL))
+		return;
+	close(d->done_fd);
+	free(d);
+}
 
 static void *dial_thread(void *arg)
 {
@@ -178,8 +192,9 @@ static void *dial_thread(void *arg)
 	uint64_t one = 1;
 
 	d->rc = nng_dial(d->sock, d->url, NULL, 0);
-	if (write(d->done_fd, &one, sizeof one) < 0)
-		return NULL;
+	while (write(d->done_fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+	dial_release(d);
 	return NULL;
 }
 
@@ -197,28 +212,50 @@ static int dial_failed(const struct fh_client *c, int rc, struct fh_status *st)
 	}
 }
 
-/* Dials in a thread; at the deadline the socket is closed, which ends the thread's call. */
+static struct dial *dial_start(struct fh_client *c, struct fh_status *st)
+{
+	struct dial *d = malloc(sizeof *d);
+	pthread_t thread;
+
+	if (!d) {
+		fh_fail(st, FH_EXHAUSTED, "out of memory");
+		return NULL;
+	}
+	*d = (struct dial){.sock = c->sock, .done_fd = eventfd(0, EFD_CLOEXEC), .users = 2};
+	snprintf(d->url, sizeof d->url, "%s", c->url);
+	if (d->done_fd >= 0 && pthread_create(&thread, NULL, dial_thread, d) == 0) {
+		pthread_detach(thread);
+		return d;
+	}
+	if (d->done_fd >= 0)
+		close(d->done_fd);
+	fh_fail(st, FH_EXHAUSTED, "cannot start a thread: %s", strerror(errno));
+	free(d);
+	return NULL;
+}
+
+/* Dials in a thread; at the deadline the socket is closed, which ends the thread's call. Should NNG not let go of it even
+ * then, the thread is left behind: no call outlasts its deadline by more than the bound of a close. */
 static int dial(struct fh_client *c, int64_t deadline_ns, struct fh_status *st)
 {
-	struct dial d = {.sock = c->sock, .url = c->url, .done_fd = eventfd(0, EFD_CLOEXEC)};
-	struct pollfd fd = {.fd = d.done_fd, .events = POLLIN};
-	pthread_t thread;
-	int waited;
+	struct dial *d = dial_start(c, st);
+	struct pollfd fd = {.events = POLLIN};
+	int waited, rc;
 
-	if (d.done_fd < 0)
-		return fh_fail(st, FH_EXHAUSTED, "no file descriptor left: %s", strerror(errno));
-	if (pthread_create(&thread, NULL, dial_thread, &d)) {
-		close(d.done_fd);
-		return fh_fail(st, FH_EXHAUSTED, "cannot start a thread");
-	}
+	if (!d)
+		return FH_EXHAUSTED;
+	fd.fd = d->done_fd;
 	waited = wait_fds(&fd, 1, deadline_ns, c->interrupt);
-	if (waited != WAIT_READY)
+	if (waited != WAIT_READY) {
 		disconnect(c);
-	pthread_join(thread, NULL);
-	close(d.done_fd);
+		if (wait_fds(&fd, 1, wait_now_ns() + (int64_t)DIAL_END_MS * 1000000, NULL) != WAIT_READY)
+			c->stuck = 1;
+	}
+	rc = waited == WAIT_READY ? d->rc : NNG_ETIMEDOUT;
+	dial_release(d);
 	if (waited == WAIT_INTERRUPTED)
 		return fh_fail(st, FH_INTERRUPTED, "interrupted");
-	return waited == WAIT_TIMEOUT ? dial_failed(c, NNG_ETIMEDOUT, st) : d.rc ? dial_failed(c, d.rc, st) : 0;
+	return rc ? dial_failed(c, rc, st) : 0;
 }
 
 static int socket_options(struct fh_client *c)
