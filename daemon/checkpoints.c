@@ -4,6 +4,7 @@
 #include "daemon/crashpoint.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 #include "daemon/store.h"
 #include "gpu/hash.h"
 #include "proto/status.h"
@@ -54,15 +55,6 @@ struct checkpoints {
 	int in_flight;             /* writes, reads and rows */
 	int stopping;
 };
-
-static void *need(void *p)
-{
-	if (!p) {
-		fputs("fhd: out of memory\n", stderr);
-		abort();
-	}
-	return p;
-}
 
 static void file_name(const char *id, char file[FILE_NAME_MAX])
 {

@@ -1,6 +1,7 @@
 /* See evaluator.h. */
 #include "daemon/evaluator.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 #include "daemon/operations.h"
 
 #include <assert.h>
@@ -61,15 +62,6 @@ struct evaluator {
 	struct cached cache[EVALUATOR_POLICIES]; /* service thread */
 	uint64_t clock;
 };
-
-static void *need(void *p)
-{
-	if (!p) {
-		fputs("fhd: out of memory\n", stderr);
-		abort();
-	}
-	return p;
-}
 
 static void list_init(struct list *l)
 {

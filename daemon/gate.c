@@ -8,6 +8,7 @@
 
 #include "daemon/limits.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 
 #define HELLO_BYTES 8
 #define BACKLOG 512
@@ -51,13 +52,6 @@ struct gate {
 };
 
 static void join(struct conn *c);
-
-static void *need(void *p)
-{
-	if (!p)
-		abort(); /* the loop has no way on without a few bytes */
-	return p;
-}
 
 /* ---------------------------------------------------------------- closing */
 

@@ -1,5 +1,6 @@
 /* See operations.h. */
 #include "daemon/operations.h"
+#include "daemon/need.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -27,15 +28,6 @@ struct operations {
 	uv_timer_t *sweep;             /* freed by its own close callback */
 	int stopping;
 };
-
-static void *need(void *p)
-{
-	if (!p) {
-		fputs("fhd: out of memory\n", stderr);
-		abort();
-	}
-	return p;
-}
 
 static void op_remove(struct operations *os, struct operation *op)
 {

@@ -5,6 +5,7 @@
  * collects, so the number of syncs follows the disk and not the number of samples. */
 #include "daemon/series.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 #include "daemon/publish.h"
 #include "daemon/store.h"
 #include "proto/status.h"
@@ -67,15 +68,6 @@ struct series {
 	int stopping;
 	struct series_stats stats;
 };
-
-static void *need(void *p)
-{
-	if (!p) {
-		fputs("fhd: out of memory\n", stderr);
-		abort();
-	}
-	return p;
-}
 
 /* ---------------------------------------------------------------- tracks and their rings */
 

@@ -63,8 +63,6 @@ int store_code(int rc);
 /* Fills st with what the database says about its last failure. */
 int store_fail(struct store *s, int rc, const char *what, struct fh_status *st);
 
-/* p, or the end of the process. */
-void *store_need(void *p);
 void store_list_push(struct store_list *l, struct store_txn *t);
 /* Runs the callbacks of all that is done; loop thread. */
 void store_drain(struct store *s);

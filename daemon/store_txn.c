@@ -3,21 +3,13 @@
  * A transaction is a byte string of statements with their values, built by the loop and read by the writer
  * (store_writer.c), so nothing in it is shared. Thread: loop. */
 #include "daemon/store.h"
+#include "daemon/need.h"
 #include "daemon/store_internal.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-void *store_need(void *p)
-{
-	if (!p) {
-		fputs("fhd: out of memory\n", stderr);
-		abort();
-	}
-	return p;
-}
 
 void store_list_push(struct store_list *l, struct store_txn *t)
 {
@@ -40,7 +32,7 @@ static void txn_free(struct store_txn *t)
 
 struct store_txn *store_begin(struct store *s)
 {
-	return store_need(calloc(1, sizeof(struct store_txn)));
+	return need(calloc(1, sizeof(struct store_txn)));
 }
 
 static unsigned char *grow(struct store_txn *t, size_t n)
@@ -49,7 +41,7 @@ static unsigned char *grow(struct store_txn *t, size_t n)
 
 	if (t->bytes + n > t->room) {
 		t->room = (t->bytes + n) * 2;
-		t->code = store_need(realloc(t->code, t->room));
+		t->code = need(realloc(t->code, t->room));
 	}
 	p = t->code + t->bytes;
 	t->bytes += n;

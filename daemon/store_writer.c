@@ -4,6 +4,7 @@
 #include "daemon/store.h"
 #include "daemon/store_internal.h"
 #include "daemon/crashpoint.h"
+#include "daemon/need.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -165,7 +166,7 @@ static void read_samples(struct store *s, struct store_txn *t)
 		sqlite3_bind_int64(q, 1, (sqlite3_int64)t->job);
 		sqlite3_bind_int64(q, 2, (sqlite3_int64)t->since);
 		sqlite3_bind_int64(q, 3, (sqlite3_int64)t->limit + 1);
-		t->sample = store_need(calloc((size_t)t->limit + 1, sizeof *t->sample));
+		t->sample = need(calloc((size_t)t->limit + 1, sizeof *t->sample));
 		while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
 			struct store_sample *m = &t->sample[t->rows];
 			size_t n = (size_t)sqlite3_column_bytes(q, 2);
@@ -177,7 +178,7 @@ static void read_samples(struct store *s, struct store_txn *t)
 			}
 			if (!bytes || used + n > room) {
 				room = (used + n + 64) * 2;
-				bytes = store_need(realloc(bytes, room));
+				bytes = need(realloc(bytes, room));
 			}
 			if (n)
 				memcpy(bytes + used, sqlite3_column_blob(q, 2), n);
@@ -274,7 +275,7 @@ int store_start(struct store *s, uv_loop_t *loop, struct fh_status *st)
 
 	assert(!s->running);
 	s->loop = loop;
-	s->async = store_need(calloc(1, sizeof *s->async));
+	s->async = need(calloc(1, sizeof *s->async));
 	s->async->data = s;
 	e = uv_async_init(loop, s->async, on_async);
 	if (e) {
