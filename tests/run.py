@@ -5,8 +5,9 @@ Stages, in the order of `make check`:
   gcc    builds with -Werror, runs the C suites two at a time, the learning proofs alone, the end-to-end suite
   clang  builds everything with clang and -Werror
   asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites and the end-to-end suite
-  tsan   ThreadSanitizer: the same
+  tsan   ThreadSanitizer: the same, side by side with asan when both are asked for
   lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
+  fuzz   libFuzzer on everything that reads foreign bytes: a minute for market data files, less for the small formats
 and, on its own only:
   gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
 
@@ -31,7 +32,8 @@ PYTHON = str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "python")
 CORES = os.cpu_count() or 2
 SHOWN_LINES = 60  # of a failed step's output
 
-STAGES = ("gcc", "clang", "asan", "tsan", "lint")
+STAGES = ("gcc", "clang", "asan", "tsan", "lint", "fuzz")
+FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "json": 60, "dbn": 60}
 ALONE = ("gpu",)
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
@@ -243,30 +245,71 @@ def run_gpu():
     return total
 
 
-def run_stage(stage):
+def run_lint():
     total = Count()
-    if stage == "gpu":
-        return run_gpu()
-    if stage == "lint":
-        for tool in ("layers", "cppcheck", "clang-tidy"):
-            total.add(run_step(Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 600,
-                                    log=ROOT / "build" / "lint" / "log" / f"{tool}.txt")))
+    for tool in ("layers", "cppcheck", "clang-tidy"):
+        total.add(run_step(Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 1200,
+                                log=ROOT / "build" / "lint" / "log" / f"{tool}.txt")))
+    return total
+
+
+def run_fuzz():
+    log = ROOT / "build" / "fuzz" / "log"
+    total = run_step(Step("fuzz: build", ["tests/fuzz/run.sh", "build"], count_single, 900, log=log / "build.txt"))
+    if total.failed:
         return total
-    targets = ["host", "unit-bins", "e2e-bins"] + (["train-bins"] if stage in ("gcc", "clang") else [])
-    folder, got = build(stage, targets)
-    total.add(got)
-    if got.failed or stage == "clang":
+    total.add(run_pool([Step(f"fuzz: {target}", ["tests/fuzz/run.sh", target], count_single, seconds + 300,
+                             env={"FUZZ_SECONDS": str(seconds)}, log=log / f"{target}.txt")
+                        for target, seconds in sorted(FUZZ_SECONDS.items(), key=lambda t: -t[1])], 2))
+    return total
+
+
+def run_gcc():
+    folder, total = build("gcc", ["host", "unit-bins", "train-bins", "e2e-bins"])
+    if total.failed:
         return total
-    total.add(run_pool(c_steps(stage, folder, "unit", 120), 2))
-    if stage == "gcc":
-        total.add(run_pool(c_steps(stage, folder, "train", 600), 1))
-    total.add(run_step(e2e_step(stage, folder, 900)))
+    total.add(run_pool(c_steps("gcc", folder, "unit", 120), 2))
+    total.add(run_pool(c_steps("gcc", folder, "train", 600), 1))
+    total.add(run_step(e2e_step("gcc", folder, 900)))
+    return total
+
+
+def run_sanitizers(stages):
+    """Nothing here is about time, so two suites share the cores."""
+    total, units, suites = Count(), [], []
+    for stage in stages:
+        folder, got = build(stage, ["host", "unit-bins", "e2e-bins"])
+        total.add(got)
+        if not got.failed:
+            units += c_steps(stage, folder, "unit", 120)
+            suites.append(e2e_step(stage, folder, 1800))
+    total.add(run_pool(units, 2))
+    total.add(run_pool(suites, 2))
+    return total
+
+
+def run_stages(stages):
+    total = Count()
+    sanitizers = [s for s in stages if s in ("asan", "tsan")]
+    for stage in stages:
+        if stage == "gpu":
+            total.add(run_gpu())
+        elif stage == "lint":
+            total.add(run_lint())
+        elif stage == "fuzz":
+            total.add(run_fuzz())
+        elif stage == "gcc":
+            total.add(run_gcc())
+        elif stage == "clang":
+            total.add(build("clang", ["host", "unit-bins", "train-bins", "e2e-bins"])[1])
+        elif stage == sanitizers[0]:
+            total.add(run_sanitizers(sanitizers))
     return total
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stage", nargs="*", metavar="STAGE", help="gcc clang asan tsan lint (default: all of these), or gpu")
+    parser.add_argument("stage", nargs="*", metavar="STAGE", help="gcc clang asan tsan lint fuzz (default: all of these), or gpu")
     args = parser.parse_args()
     for stage in args.stage:
         if stage not in STAGES + ALONE:
@@ -281,9 +324,7 @@ def main():
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGINT, interrupted)
     start = time.monotonic()
-    total = Count()
-    for stage in args.stage or STAGES:
-        total.add(run_stage(stage))
+    total = run_stages(args.stage or STAGES)
     say(f"{time.monotonic() - start:.0f} s")
     say(str(total))
     return 1 if total.failed or total.passed + total.skipped == 0 else 0

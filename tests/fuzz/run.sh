@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # libFuzzer with AddressSanitizer and UBSan on everything that reads foreign bytes: FUZZ_SECONDS each, corpus kept in
-# build/fuzz/corpus. A finding stays as build/fuzz/<target>-crash-… and ends the run.
+# build/fuzz/corpus. A finding stays as build/fuzz/<target>-crash-… and ends the run. With "build" as the only target
+# nothing runs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 seconds=${FUZZ_SECONDS:-60}
@@ -9,7 +10,8 @@ targets=${*:-request jobfile safetensors csv json dbn}
 flags="-g -O1 -fno-omit-frame-pointer"
 make -s -j"$(nproc)" BUILD=$build CC=clang OPT=-O1 SAN=address,undefined,fuzzer-no-link \
 	$build/libfhgpu.a $build/libfhproto.a $build/libfhclient.a
-python=.venv/bin/python
+[ "$targets" != build ] || exit 0
+python=${VENV:-.venv}/bin/python
 for t in $targets; do
 	corpus=$build/corpus/$t
 	mkdir -p "$corpus"
