@@ -3,6 +3,7 @@
 #include "daemon/dataset_internal.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 #include "daemon/store.h"
 #include "gpu/safetensors.h"
 #include "proto/spec.h"
@@ -17,15 +18,6 @@
 #define SUFFIX ".safetensors"
 #define NEAR 3 /* edits between a name and one that may have been meant */
 
-void *dataset_need_memory(void *p)
-{
-	if (!p) {
-		fputs("fhd: out of memory\n", stderr);
-		abort();
-	}
-	return p;
-}
-
 int datasets_new(const struct datasets_config *cfg, struct datasets **out, struct fh_status *st)
 {
 	struct datasets *ds;
@@ -34,9 +26,9 @@ int datasets_new(const struct datasets_config *cfg, struct datasets **out, struc
 
 	if (code)
 		return code;
-	ds = dataset_need_memory(calloc(1, sizeof *ds));
+	ds = need(calloc(1, sizeof *ds));
 	ds->cfg = *cfg;
-	ds->dir = dataset_need_memory(strdup(cfg->dir));
+	ds->dir = need(strdup(cfg->dir));
 	ds->cfg.dir = ds->dir;
 	if (!ds->cfg.cache_bytes)
 		ds->cfg.cache_bytes = DATASET_CACHE_BYTES;
@@ -178,11 +170,6 @@ int64_t dataset_bars(const struct dataset *d)
 	return d->bars;
 }
 
-double dataset_tick(const struct dataset *d)
-{
-	return d->tick;
-}
-
 const Fh__V1__Dataset *dataset_info(const struct dataset *d)
 {
 	return d->info;
@@ -222,10 +209,10 @@ struct dataset *dataset_put(struct datasets *ds, const char *name, const char *h
 	if (!found) {
 		if (ds->sets == ds->room) {
 			ds->room = ds->room ? ds->room * 2 : 16;
-			ds->set = dataset_need_memory(realloc(ds->set, ds->room * sizeof *ds->set));
+			ds->set = need(realloc(ds->set, ds->room * sizeof *ds->set));
 		}
 		memmove(&ds->set[i + 1], &ds->set[i], (ds->sets++ - i) * sizeof *ds->set);
-		ds->set[i] = dataset_need_memory(calloc(1, sizeof **ds->set));
+		ds->set[i] = need(calloc(1, sizeof **ds->set));
 	}
 	d = ds->set[i];
 	fh__v1__dataset__free_unpacked(d->info, NULL);

@@ -69,7 +69,6 @@ const char *dataset_hash(const struct dataset *d);
 /* How many of its bars have this hash: all of them, or those before an append; 0: none. */
 int64_t dataset_bars_of(const struct dataset *d, const char *hash);
 int64_t dataset_bars(const struct dataset *d);
-double dataset_tick(const struct dataset *d);
 /* FH_NOT_FOUND (naming data.dataset and near matches), FH_CORRUPT when its file is gone or bad. */
 int datasets_need(const struct datasets *ds, const char *name, const struct dataset **out, struct fh_status *st);
 struct datasets_stats { uint32_t registered, broken; uint64_t resident_bytes; uint32_t resident, uploads; uint64_t upload_bytes; };

@@ -3,6 +3,7 @@
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 
 #include <limits.h>
 #include <math.h>
@@ -103,7 +104,7 @@ static void on_async(uv_async_t *h)
 
 static void deliver(struct datasets *ds, dataset_loaded done, void *arg, struct market *m, int code, const struct fh_status *st)
 {
-	struct delivery *d = dataset_need_memory(calloc(1, sizeof *d));
+	struct delivery *d = need(calloc(1, sizeof *d));
 
 	*d = (struct delivery){.done = done, .arg = arg, .market = m, .code = code};
 	if (st)
@@ -179,7 +180,7 @@ static void loaded(uv_work_t *w, int status)
 
 static void wait_for(struct resident *r, dataset_loaded done, void *arg)
 {
-	struct waiting **p = &r->waiting, *w = dataset_need_memory(calloc(1, sizeof *w));
+	struct waiting **p = &r->waiting, *w = need(calloc(1, sizeof *w));
 
 	while (*p)
 		p = &(*p)->next;
@@ -191,7 +192,7 @@ static void wait_for(struct resident *r, dataset_loaded done, void *arg)
 
 static struct resident *load(struct datasets *ds, const struct dataset *d, const char *hash, double tick, double max_gap)
 {
-	struct resident *r = dataset_need_memory(calloc(1, sizeof *r));
+	struct resident *r = need(calloc(1, sizeof *r));
 
 	r->ds = ds;
 	r->tick = tick;
@@ -265,7 +266,7 @@ void cache_put(struct datasets *ds, const struct dataset *d, struct market *m)
 		market_unref(m);
 		return;
 	}
-	r = dataset_need_memory(calloc(1, sizeof *r));
+	r = need(calloc(1, sizeof *r));
 	r->ds = ds;
 	r->tick = m->tick;
 	r->market = m;

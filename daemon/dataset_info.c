@@ -1,6 +1,7 @@
 /* What lists and `show` say of a market: range, rate of bars, gaps by length, a line of closes. Any thread: pure. */
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
+#include "daemon/need.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -195,20 +196,20 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 				     MARKET_PRICE_MAX);
 	*to = *from;
 	to->tick = from->tick ? from->tick : DATASET_TICK_DEFAULT;
-	to->name = dataset_need_memory(strdup(from->name));
-	to->source = dataset_need_memory(strdup(from->source ? from->source : ""));
-	to->hash = dataset_need_memory(strdup(from->hash ? from->hash : ""));
-	to->base = dataset_need_memory(strdup(from->base ? from->base : ""));
+	to->name = need(strdup(from->name));
+	to->source = need(strdup(from->source ? from->source : ""));
+	to->hash = need(strdup(from->hash ? from->hash : ""));
+	to->base = need(strdup(from->base ? from->base : ""));
 	to->roll = NULL;
 	if (from->rolls) {
-		to->roll = dataset_need_memory(malloc(from->rolls * sizeof *to->roll));
+		to->roll = need(malloc(from->rolls * sizeof *to->roll));
 		memcpy((int64_t *)to->roll, from->roll, from->rolls * sizeof *to->roll);
 	}
 	to->version = NULL;
 	to->versions = 0;
-	note = dataset_need_memory(calloc(from->notes + 1, sizeof *note));
+	note = need(calloc(from->notes + 1, sizeof *note));
 	for (size_t i = 0; i < from->notes; i++)
-		note[i] = dataset_need_memory(strdup(from->note[i]));
+		note[i] = need(strdup(from->note[i]));
 	to->note = (const char *const *)note;
 	return 0;
 }

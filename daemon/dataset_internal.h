@@ -58,7 +58,6 @@ struct datasets {
 };
 
 /* dataset.c */
-void *dataset_need_memory(void *p);
 struct dataset *dataset_lookup(const struct datasets *ds, const char *name); /* dropping ones as well */
 int dataset_missing(const struct datasets *ds, const char *name, const char *field, struct fh_status *st); /* FH_NOT_FOUND */
 void dataset_path(const struct datasets *ds, const char *name, char *path, size_t size);

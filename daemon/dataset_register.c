@@ -7,6 +7,7 @@
 #include "daemon/crashpoint.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 #include "daemon/store.h"
 #include "gpu/synth.h"
 
@@ -370,10 +371,10 @@ static void inherit(struct registration *r, const struct dataset *d)
 	const Fh__V1__Dataset *old = d->info;
 	struct dataset_origin *o = &r->origin;
 	size_t keep = old->n_version < DATASET_VERSIONS_MAX - 1 ? old->n_version : DATASET_VERSIONS_MAX - 1;
-	struct dataset_version *v = dataset_need_memory(calloc(keep + 1, sizeof *v));
+	struct dataset_version *v = need(calloc(keep + 1, sizeof *v));
 	size_t room = DATASET_NOTES_MAX - 1 < old->n_note ? 0 : DATASET_NOTES_MAX - 1 - old->n_note;
 	size_t fresh = o->notes < room ? o->notes : room, kept = old->n_note < DATASET_NOTES_MAX - 1 ? old->n_note : DATASET_NOTES_MAX - 1;
-	char **note = dataset_need_memory(calloc(kept + fresh + 1, sizeof *note)), text[DATASET_NOTE_BYTES_MAX];
+	char **note = need(calloc(kept + fresh + 1, sizeof *note)), text[DATASET_NOTE_BYTES_MAX];
 
 	for (size_t i = 0; i < keep; i++) {
 		const Fh__V1__DatasetVersion *from = old->version[old->n_version - keep + i];
@@ -384,8 +385,8 @@ static void inherit(struct registration *r, const struct dataset *d)
 	snprintf(v[keep].hash, sizeof v[keep].hash, "%s", d->hash);
 	snprintf(text, sizeof text, "%lld bars appended from %.*s", (long long)r->bars.bars, 200, o->source);
 	for (size_t i = 0; i < kept; i++)
-		note[i] = dataset_need_memory(strdup(old->note[i]));
-	note[kept] = dataset_need_memory(strdup(text));
+		note[i] = need(strdup(old->note[i]));
+	note[kept] = need(strdup(text));
 	for (size_t i = 0; i < o->notes; i++) {
 		if (i < fresh)
 			note[kept + 1 + i] = (char *)o->note[i];
@@ -396,7 +397,7 @@ static void inherit(struct registration *r, const struct dataset *d)
 	free((char *)o->source);
 	o->note = (const char *const *)note;
 	o->notes = kept + 1 + fresh;
-	o->source = dataset_need_memory(strdup(old->source ? old->source : ""));
+	o->source = need(strdup(old->source ? old->source : ""));
 	o->version = v;
 	o->versions = keep + 1;
 	o->tick = d->tick;
@@ -443,7 +444,7 @@ static void start(struct datasets *ds, const struct dataset_origin *o, int64_t b
 		  const struct synth *s, dataset_registered done, void *arg)
 {
 	struct fh_status st = FH_STATUS_INIT;
-	struct registration *r = dataset_need_memory(calloc(1, sizeof *r));
+	struct registration *r = need(calloc(1, sizeof *r));
 	uint64_t bytes = (uint64_t)bars * BAR_BYTES;
 	struct registration **end = &ds->registering;
 	struct dataset *there;
@@ -550,7 +551,7 @@ void datasets_drop(struct datasets *ds, const char *name, dataset_registered don
 		done(arg, code, NULL, 0, &st);
 		return;
 	}
-	x = dataset_need_memory(calloc(1, sizeof *x));
+	x = need(calloc(1, sizeof *x));
 	*x = (struct drop){ds, d, done, arg};
 	d->dropping = 1;
 	ds->in_flight++;

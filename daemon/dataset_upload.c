@@ -5,6 +5,7 @@
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
 #include "daemon/log.h"
+#include "daemon/need.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,7 +145,7 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	}
 	if ((code = check_room(ds, o, bars, st)))
 		return code;
-	u = dataset_need_memory(calloc(1, sizeof *u));
+	u = need(calloc(1, sizeof *u));
 	u->ts = malloc((size_t)bars * BAR_BYTES);
 	code = u->ts ? origin_copy(&u->origin, o, st) : fh_fail(st, FH_EXHAUSTED, "no memory for %lld bars", (long long)bars);
 	if (code) {
