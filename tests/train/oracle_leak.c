@@ -37,7 +37,7 @@ static void prove(const char *what, struct fh_spec *s, struct market *m)
 	struct proof p = proof_train(s, m);
 	double share = (p.test_target.ret - hold.ret) / (best.ret - hold.ret);
 
-	printf("leak %s seed %lld: test return %.5f, buy-and-hold %.5f, perfect foresight %.5f: share %.2f (needed %.2f), Sharpe %.1f "
+	printf("leak %s seed %lld: test return %.3g, buy-and-hold %.3g, perfect foresight %.3g: share %.2f (needed %.2f), Sharpe %.1f "
 	       "against %.1f, %lld steps in %.1f s\n",
 	       what, (long long)s->run.seed, p.test_target.ret, hold.ret, best.ret, share, SHARE_MIN, p.test_target.sharpe, hold.sharpe,
 	       (long long)p.steps, p.seconds);
