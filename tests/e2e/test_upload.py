@@ -169,6 +169,20 @@ def test_a_killed_daemon_is_waited_for(daemon, proxy, market_file):
         assert registered(client) == {"m": (BARS, digest)}
 
 
+def test_a_daemon_that_dies_before_the_row(make_daemon, market_file):
+    """The file is there, the row is not: the file goes at the next start, and the waiting fhctl sends all again."""
+    path, digest = market_file
+    daemon = make_daemon("fhd-crash", env={"FHD_CRASH_AT": "dataset-after-file"})
+    proc = fh.spawn_ctl("dataset", "import", path, "--name", "m", url=daemon.url)
+    assert daemon.wait(4 * fh.DEADLINE_S) == 99
+    assert proc.poll() is None
+    daemon.start()
+    code, text = finish(proc)
+    assert code == 0, text
+    with daemon.client() as client:
+        assert registered(client) == {"m": (BARS, digest)}
+
+
 def test_a_daemon_that_stays_away(daemon, proxy, market_file):
     path, digest = market_file
     p = proxy(daemon, ("hold", CHUNK + 2_000_000), (None, 0))
