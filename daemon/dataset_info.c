@@ -101,8 +101,9 @@ static void prices(const struct market *m, Fh__V1__Dataset *d, float *spark)
 	}
 	d->n_spark = m->bars < DATASET_SPARK ? (size_t)m->bars : DATASET_SPARK;
 	d->spark = spark;
+	int64_t last = d->n_spark > 1 ? (int64_t)d->n_spark - 1 : 1;
 	for (size_t i = 0; i < d->n_spark; i++)
-		spark[i] = (float)m->close[(int64_t)i * (m->bars - 1) / (int64_t)(d->n_spark - 1)];
+		spark[i] = (float)m->close[(int64_t)i * (m->bars - 1) / last];
 }
 
 void *dataset_info_make(const struct market *m, const struct dataset_origin *o, uint64_t created_ns, uint64_t bytes, size_t *size)
