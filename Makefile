@@ -50,7 +50,7 @@ CFLAGS ?= -g
 san_flags := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 ALL_CFLAGS := -std=gnu11 $(OPT) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wvla $(WERROR) -fno-omit-frame-pointer \
   -ffp-contract=off -fvisibility=hidden -fPIC -pthread -D_GNU_SOURCE -I. -I$(BUILD) $(DEP_CFLAGS) $(if $(BLAS_LIBS),,-DFH_NO_BLAS) $(if $(ARROW),-DFH_ARROW) $(san_flags)
-ALL_LDFLAGS := $(LDFLAGS) $(DEP_LDFLAGS) -pthread $(san_flags)
+ALL_LDFLAGS := $(LDFLAGS) -Wl,--as-needed $(DEP_LDFLAGS) -pthread $(san_flags)
 
 # ---------------------------------------------------------------- objects
 gpu_src := $(wildcard gpu/*.c gpu/dqn/*.c gpu/host/*.c) proto/status.c

@@ -20,12 +20,12 @@ struct sample_columns {
 
 struct sample_columns *sample_columns_new(const char *model)
 {
-	const struct program *p = program_find(model && *model ? model : "dqn");
+	const struct metric *table = metric_table(model && *model ? model : "dqn");
 	struct sample_columns *s = calloc(1, sizeof *s);
 
 	if (!s)
 		return NULL;
-	for (const struct metric *m = p ? p->metric : NULL; m && m->name && s->n < COLUMNS_MAX; m++)
+	for (const struct metric *m = table; m && m->name && s->n < COLUMNS_MAX; m++)
 		s->metric[s->n++] = m;
 	for (int i = 0; i < EVAL_METRICS && s->n < COLUMNS_MAX; i++)
 		s->metric[s->n++] = eval_metric + i;

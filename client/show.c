@@ -80,10 +80,10 @@ static void show_sample(const char *label, const Fh__V1__Sample *s)
 /* What `start -f` says while it happens, for whoever comes later. */
 static void show_warnings(const char *model, const Fh__V1__Sample *s)
 {
-	const struct program *p = program_find(model && *model ? model : "dqn");
+	const struct metric *table = metric_table(model && *model ? model : "dqn");
 	char v[OUT_TEXT];
 
-	for (const struct metric *m = s && p ? p->metric : NULL; m && m->name; m++) {
+	for (const struct metric *m = s ? table : NULL; m && m->name; m++) {
 		double x = sample_value(s, m->name);
 
 		if (isfinite(x) && metric_warns(m, x))

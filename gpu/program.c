@@ -1,4 +1,4 @@
-/* The list of models. A new one is a row here, a row in spec_keys.c and a folder beside dqn/. */
+/* The list of models. A new one is a row here, one in spec_keys.c, one in metric_table.c and a folder beside dqn/. */
 #include "gpu/program.h"
 
 #include <string.h>

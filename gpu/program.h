@@ -104,5 +104,7 @@ struct program {
 };
 
 const struct program *program_find(const char *name); /* NULL when unknown */
+/* Its metric table alone (ends with a NULL name), without linking the program: metric_table.c. NULL when unknown. */
+const struct metric *metric_table(const char *model);
 
 #endif
