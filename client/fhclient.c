@@ -191,7 +191,7 @@ static void *dial_thread(void *arg)
 	struct dial *d = arg;
 	uint64_t one = 1;
 
-	d->rc = nng_dial(d->sock, d->url, NULL, 0);
+	__atomic_store_n(&d->rc, nng_dial(d->sock, d->url, NULL, 0), __ATOMIC_RELEASE);
 	while (write(d->done_fd, &one, sizeof one) < 0 && errno == EINTR)
 		;
 	dial_release(d);
@@ -251,7 +251,7 @@ static int dial(struct fh_client *c, int64_t deadline_ns, struct fh_status *st)
 		if (wait_fds(&fd, 1, wait_now_ns() + (int64_t)DIAL_END_MS * 1000000, NULL) != WAIT_READY)
 			c->stuck = 1;
 	}
-	rc = waited == WAIT_READY ? d->rc : NNG_ETIMEDOUT;
+	rc = waited == WAIT_READY ? __atomic_load_n(&d->rc, __ATOMIC_ACQUIRE) : NNG_ETIMEDOUT;
 	dial_release(d);
 	if (waited == WAIT_INTERRUPTED)
 		return fh_fail(st, FH_INTERRUPTED, "interrupted");
