@@ -158,6 +158,7 @@ void operation_wait(struct operations *os, struct operation *op, uint32_t wait_m
 	op->users++;
 	w->timer.data = w;
 	uv_timer_init(os->loop, &w->timer);
+	uv_update_time(w->timer.loop); /* the loop's own time may lag, and the wait would be short by that */
 	uv_timer_start(&w->timer, on_timeout, wait_ms < OPERATION_WAIT_MS_MAX ? wait_ms : OPERATION_WAIT_MS_MAX, 0);
 }
 

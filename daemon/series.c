@@ -289,6 +289,7 @@ void series_poll(struct series *s, uint64_t job, uint64_t since, uint32_t limit,
 	s->stats.waiters++;
 	w->timer.data = w;
 	uv_timer_init(s->loop, &w->timer);
+	uv_update_time(w->timer.loop); /* else short by what the loop's own time lags */
 	uv_timer_start(&w->timer, waiter_timeout, wait_ms, 0);
 }
 

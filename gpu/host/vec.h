@@ -10,6 +10,7 @@
 
 typedef float vf __attribute__((vector_size(VEC_BYTES), may_alias));
 typedef int32_t vi __attribute__((vector_size(VEC_BYTES), may_alias));
+typedef uint32_t vu __attribute__((vector_size(VEC_BYTES), may_alias)); /* where NaN and infinity may wrap around */
 typedef float vf_any __attribute__((vector_size(VEC_BYTES), may_alias, aligned(4)));
 
 INLINE vf v_load(const float *p) { return *(const vf_any *)p; }
@@ -115,12 +116,12 @@ INLINE vf v_pick(vi m, vf a, vf b)
 /* Rounded to the inputs of a TF32 (13) or BF16 (16) product, as round.h; 0 leaves x. NaN stays NaN. */
 INLINE vf v_round(vf x, int dropped)
 {
-	vi u = (vi)x;
+	vu u = (vu)x;
 
 	if (!dropped)
 		return x;
-	u += ((u >> dropped) & 1) + ((1 << (dropped - 1)) - 1);
-	u &= ~((1 << dropped) - 1);
+	u += ((u >> dropped) & 1) + ((1u << (dropped - 1)) - 1);
+	u &= ~((1u << dropped) - 1);
 	return v_pick(x == x, (vf)u, x);
 }
 
@@ -130,7 +131,7 @@ INLINE vf v_exp(vf x)
 {
 	const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
 	vf t = v_fma(x, v_set(1.442695041f), v_set(magic)), n = t - magic, r, y;
-	vi scale = ((vi)t - (vi)v_set(magic)) << 23;
+	vu scale = ((vu)t - (vu)v_set(magic)) << 23;
 
 	r = v_fma(n, v_set(-0.693359375f), x); /* 355/512, nine bits: n times it is exact */
 	r = v_fma(n, v_set(2.12194440e-4f), r);
@@ -141,14 +142,15 @@ INLINE vf v_exp(vf x)
 	y = v_fma(y, r, v_set(0.5f));
 	y = v_fma(y, r, v_set(1.0f));
 	y = v_fma(y, r, v_set(1.0f));
-	return v_pick(x < v_set(-87.3f), v_set(0.0f), (vf)((vi)y + scale));
+	return v_pick(x < v_set(-87.3f), v_set(0.0f), (vf)((vu)y + scale));
 }
 
 /* ln x for normal x > 0: x = m 2^e, m in [0.707, 1.414), ln m = 2 atanh((m - 1)/(m + 1)); the rest is below 3e-9. */
 INLINE vf v_log(vf x)
 {
-	vi u = (vi)x, e = (u - 0x3F3504F3) >> 23;
-	vf m = (vf)(u - (e << 23)), s = (m - 1.0f) / (m + 1.0f), q = s * s, y;
+	vu u = (vu)x;
+	vi e = (vi)(u - 0x3F3504F3u) >> 23; /* arithmetic: e has a sign */
+	vf m = (vf)(u - ((vu)e << 23)), s = (m - 1.0f) / (m + 1.0f), q = s * s, y;
 
 	y = v_fma(q, v_set(2.0f / 9.0f), v_set(2.0f / 7.0f));
 	y = v_fma(y, q, v_set(2.0f / 5.0f));
