@@ -128,6 +128,18 @@ def test_pause_and_resume(daemon, client, market):
     assert daemon.ctl("wait", "p", "--timeout", "1", code=124).code == 124
 
 
+@pytest.mark.parametrize("loss", ["mse", "c51"])
+def test_absurd_numbers_end_a_job_and_never_the_daemon(daemon, client, market, loss):
+    """Rewards of 1e18, a rate of 1, no clipping: done, or failed as diverged with exit code 1; the daemon goes on."""
+    tree = {"learn": {"lr": 1, "max_grad_norm": 1e9, "loss": loss}, "net": {"v_min": -1e9, "v_max": 1e9}, "env": {"reward_scale": 1e18}}
+    result = start(daemon, "--name", "boom", "--wait", tree=tree, code=(0, 1))
+    job = client.show("boom")
+    assert (job.state, result.code) in ((pb.DONE, 0), (pb.FAILED, 1)), result
+    assert job.state == pb.DONE or (job.error.code == pb.DIVERGED and job.error.text)
+    assert daemon.alive()
+    start(daemon, "--name", "after", "--wait")
+
+
 def test_failed_job_gives_one(make_daemon):
     """A job that starts from a checkpoint whose file was damaged meanwhile: it fails by name, whoever waits gets 1."""
     d = make_daemon()
