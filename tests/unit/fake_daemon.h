@@ -98,7 +98,7 @@ static inline void fake_down(struct fake *f)
 {
 	atomic_store(&f->stop, 1);
 	pthread_join(f->thread, NULL);
-	nng_close(f->rep);
+	wait_close(f->rep); /* NNG 1.5.2 now and then never comes back from nng_close() */
 }
 
 static inline void fake_start(struct fake *f, fake_answer answer, void *test)
@@ -121,7 +121,7 @@ static inline void fake_stop(struct fake *f)
 	char path[80];
 
 	fake_down(f);
-	nng_close(f->pub);
+	wait_close(f->pub);
 	snprintf(path, sizeof path, "%s/fhd.sock", f->dir);
 	unlink(path);
 	snprintf(path, sizeof path, "%s/pub.sock", f->dir);
