@@ -11,7 +11,9 @@ from safetensors.numpy import load_file
 import fh
 from fh import pb
 
-LONG = {"run": {"steps_per_epoch": 1500, "validate_every": 500, "report_every": 20, "checkpoint_every": 100, "keep_checkpoints": 3}}
+# Long enough that a kill meant for its first quarter cannot come after its end, however late it comes.
+STEPS = int(20000 / fh.SLOWDOWN)
+LONG = {"run": {"steps_per_epoch": STEPS, "validate_every": STEPS // 4, "report_every": 20, "checkpoint_every": 100, "keep_checkpoints": 3}}
 
 
 def tensors_of(client, job, folder):
