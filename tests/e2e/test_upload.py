@@ -135,7 +135,7 @@ def test_a_cut_connection_is_made_anew(daemon, client, proxy, market_file):
     p = proxy(daemon, ("cut", CHUNK + 3_000_000), ("cut", 200), (None, 0))
     daemon_free = fh.ctl("dataset", "import", path, "--name", "m", url=p.url, deadline_s=4 * fh.DEADLINE_S)
     assert daemon_free.code == 0 and registered(client) == {"m": (BARS, digest)}
-    assert len(p.sent) == 3
+    assert len([n for n in p.sent if n > 8]) == 3, p.sent  # 8 bytes: a greeting that was given up for a newer connection
     assert BYTES < sum(p.sent) < BYTES + 3_000_000 + 100_000, "the first chunk was not sent twice"
 
 
