@@ -220,7 +220,8 @@ def test_nngcat(daemon, folder):
     noise = folder / "noise"
     noise.write_bytes(random.Random(1).randbytes(5000))
     for data in ("--data=hello", "--data=", f"--file={noise}"):
-        done = subprocess.run([nngcat, "--req", "--dial", daemon.url, data, "--raw", "--recv-timeout=5", "--count=1"], capture_output=True,
+        # --interval bounds the wait: with --count alone, nngcat 1.5 computes a negative time-out once sending took a millisecond
+        done = subprocess.run([nngcat, "--req", "--dial", daemon.url, data, "--raw", "--interval=5", "--count=1"], capture_output=True,
                               timeout=fh.DEADLINE_S)
         reply = pb.Reply.FromString(done.stdout)
         assert reply.HasField("error"), done

