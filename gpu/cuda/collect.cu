@@ -335,15 +335,12 @@ int place_and_store(struct cuda_exec *c, const struct collect_args &a, struct fh
 	const struct dqn_dims *d = &c->dims;
 	const dim3 grid(cuda_tiles(d->N, WARPS), 1, d->P);
 
-	if (d->n > 1) {
-		k_place<<<dim3(1, 1, d->P), PLACE_THREADS, 0, c->stream>>>(a);
-		CUDA_LAUNCHED("placing");
-	}
+	if (d->n > 1)
+		CUDA_TRY(cuda_launch_plain(c->stream, k_place, dim3(1, 1, d->P), PLACE_THREADS, 0, a));
 	if (d->precision == FH_PRECISION_BF16)
-		k_store<__nv_bfloat16><<<grid, 32 * WARPS, 0, c->stream>>>(a);
+		CUDA_TRY(cuda_launch_plain(c->stream, k_store<__nv_bfloat16>, grid, 32 * WARPS, 0, a));
 	else
-		k_store<float><<<grid, 32 * WARPS, 0, c->stream>>>(a);
-	CUDA_LAUNCHED("storing");
+		CUDA_TRY(cuda_launch_plain(c->stream, k_store<float>, grid, 32 * WARPS, 0, a));
 	return 0;
 }
 
@@ -354,8 +351,7 @@ int cuda_dqn_explore(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	k_explore<<<dim3(cuda_tiles(d->N * d->D, 128), 1, d->P), 128, 0, c->stream>>>(collect_args_of(c));
-	CUDA_LAUNCHED("explore");
+	CUDA_TRY(cuda_launch_plain(c->stream, k_explore, dim3(cuda_tiles(d->N * d->D, 128), 1, d->P), 128, 0, collect_args_of(c)));
 	return 0;
 }
 
@@ -365,8 +361,7 @@ int cuda_dqn_env(struct exec *x, struct fh_status *st)
 	const struct dqn_dims *d = &c->dims;
 	const struct collect_args a = collect_args_of(c);
 
-	k_env<<<dim3(cuda_tiles(d->N, CUDA_ENV_BLOCK), 1, d->P), CUDA_ENV_BLOCK, 0, c->stream>>>(a);
-	CUDA_LAUNCHED("environments");
+	CUDA_TRY(cuda_launch_plain(c->stream, k_env, dim3(cuda_tiles(d->N, CUDA_ENV_BLOCK), 1, d->P), CUDA_ENV_BLOCK, 0, a));
 	return place_and_store(c, a, st);
 }
 

@@ -126,8 +126,7 @@ int cuda_sums(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st)
 	const struct dqn_dims *d = &c->dims;
 	struct sums_args sums = {cuda_tensor<float>(c, T_ERROR), cuda_tensor<float>(c, T_WEIGHT), cuda_at<float>(c, &c->s.q), cuda_at<float>(c, &c->s.edge),
 	                         cuda_tensor<float>(c, T_CE), cuda_at<double>(c, &c->s.sums), c->s.q.stride, c->s.sums.stride, d->B};
-	k_sums<<<dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, stream>>>(sums);
-	CUDA_LAUNCHED("batch sums");
+	CUDA_TRY(cuda_launch_plain(stream, k_sums, dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, sums));
 	return 0;
 }
 
@@ -146,8 +145,7 @@ int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_st
 	a.old = cuda_at<float>(c, &c->s.old), a.old_trial = c->s.old.stride;
 	a.part = guard ? cuda_at<double>(c, &c->s.part) : nullptr, a.part_trial = c->s.part.stride, a.parts = c->s.parts;
 	a.B = d->B, a.NA = d->NA, a.C = d->C;
-	k_count<<<dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, stream>>>(a);
-	CUDA_LAUNCHED("count");
+	CUDA_TRY(cuda_launch_plain(stream, k_count, dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, a));
 	return 0;
 }
 

@@ -19,13 +19,6 @@ extern "C" {
 		if (e_ != cudaSuccess)                                                                                  \
 			return cuda_fail(st, e_, #call);                                                                \
 	} while (0)
-/* After a kernel launch. */
-#define CUDA_LAUNCHED(name)                                                                                             \
-	do {                                                                                                            \
-		cudaError_t e_ = cudaGetLastError();                                                                    \
-		if (e_ != cudaSuccess)                                                                                  \
-			return cuda_fail(st, e_, "launch of " name);                                                    \
-	} while (0)
 
 /* FH_EXHAUSTED for memory, FH_DEVICE_LOST for errors after which the context is beyond repair, else FH_DEVICE. */
 int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
@@ -66,20 +59,31 @@ template <typename T> static inline T *cuda_tensor(struct cuda_exec *c, int t) {
 /* In kernels that may overlap with the launch before them. Nothing on devices older than sm_90, where none does. */
 __device__ __forceinline__ void cuda_wait_before(void)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if !defined(__CUDACC__) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
 	cudaGridDependencySynchronize();
 #endif
 }
 __device__ __forceinline__ void cuda_let_next(void)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if !defined(__CUDACC__) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
 	cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 
 /* Launch on the exec's stream, allowed to begin before the launch before it is complete (programmatic dependent launch):
  * such a kernel must call cuda_wait_before() before it reads or overwrites what others use, and after that
- * cuda_let_next(). Plain launches wait as always. */
+ * cuda_let_next(). cuda_launch_plain() waits as always. There is no third way: <<<>>> is nvcc's alone. */
+template <typename... Params, typename... Args>
+static cudaError_t cuda_launch_plain(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
+{
+	cudaLaunchConfig_t config = {};
+
+	config.gridDim = grid;
+	config.blockDim = dim3(threads);
+	config.dynamicSmemBytes = shared;
+	config.stream = stream;
+	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
 template <typename... Params, typename... Args>
 static cudaError_t cuda_launch(struct cuda_exec *c, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
 {

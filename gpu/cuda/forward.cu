@@ -131,10 +131,11 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
 
 	if (d->precision == FH_PRECISION_BF16)
-		k_narrow<<<grid, 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px), c->s.px.stride, d->N, d->SD, c->s.ldx);
+		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<__nv_bfloat16>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px),
+		                           c->s.px.stride, d->N, d->SD, c->s.ldx));
 	else
-		k_narrow<<<grid, 256, 0, c->stream>>>(cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px), c->s.px.stride, d->N, d->SD, c->s.ldx);
-	CUDA_LAUNCHED("narrow");
+		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<float>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px), c->s.px.stride,
+		                           d->N, d->SD, c->s.ldx));
 	return net_forward(c, &pass, 1, &b, st);
 }
 
@@ -147,10 +148,8 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 	if (rc)
 		return rc;
 #define GREEDY(A, L)                                                                                                      \
-	(k_greedy<A, L><<<dim3((d->N + 7) / 8, 1, d->P), 256, 0, c->stream>>>(cuda_at<float>(c, &c->s.pout), c->s.pout.stride,      \
-	                                                                 cuda_tensor<int32_t>(c, T_ACTION),                    \
-	                                                                 cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d, c->s))
-	HEAD_DISPATCH(head_actions(d), d->NA, GREEDY);
-	CUDA_LAUNCHED("greedy");
+	cuda_launch_plain(c->stream, k_greedy<A, L>, dim3((d->N + 7) / 8, 1, d->P), 256, 0, cuda_at<float>(c, &c->s.pout),        \
+	                  c->s.pout.stride, cuda_tensor<int32_t>(c, T_ACTION), cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d, c->s)
+	CUDA_TRY(HEAD_DISPATCH(head_actions(d), d->NA, GREEDY));
 	return 0;
 }

@@ -5,6 +5,7 @@
  * operand is stored with k as its rows. The order of the sum over k depends on nothing but the shapes. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/gemm.cuh"
+#include "gpu/cuda/ptx.cuh"
 
 namespace {
 
@@ -14,14 +15,6 @@ enum { BK = 64 };
 template <int BN> struct team { enum { M = 2, N = BN > 64 ? 4 : 2, THREADS = 32 * M * N }; };
 
 template <typename T> struct tile_k { enum { PAD = 16 / sizeof(T) }; }; /* 16 bytes keep rows aligned and spread banks */
-
-/* 16 bytes to shared memory of which the first `valid` come from g, the rest are zeros. */
-__device__ __forceinline__ void copy16(unsigned s, const void *g, int valid)
-{
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s), "l"(g), "r"(valid));
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;"); }
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
 
 /* How a thread brings its share of an operand's tiles into shared memory: ROWS x COLS (columns contiguous in memory) with
  * row length LDS there. Everything that does not change from step to step is worked out once: the code of a step is a
@@ -47,11 +40,11 @@ template <typename T, int ROWS, int COLS, int LDS, int THREADS> struct loader {
 		if (wide) {
 			const int left = (col_end - col0 - col) * (int)sizeof(T), bytes = left <= 0 ? 0 : left < 16 ? left : 16;
 			const T *from = p + (size_t)(row0 + row) * ld + col0 + col;
-			unsigned s = (unsigned)__cvta_generic_to_shared(to + row * LDS + col);
+			const ptx_shared s = ptx_shared_at(to + row * LDS + col);
 #pragma unroll
 			for (int i = 0; i < STEPS; i++) {
 				const bool in = row0 + row + i * DOWN < row_end && bytes;
-				copy16(s + i * DOWN * LDS * (int)sizeof(T), in ? from + (size_t)i * DOWN * ld : p, in ? bytes : 0);
+				ptx_copy16(s + i * DOWN * LDS * (int)sizeof(T), in ? from + (size_t)i * DOWN * ld : p, in ? bytes : 0);
 			}
 			return;
 		}
@@ -62,37 +55,6 @@ template <typename T, int ROWS, int COLS, int LDS, int THREADS> struct loader {
 		}
 	}
 };
-
-__device__ __forceinline__ void ldmatrix4(unsigned r[4], const void *p)
-{
-	unsigned a = (unsigned)__cvta_generic_to_shared(p);
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
-}
-__device__ __forceinline__ void ldmatrix4t(unsigned r[4], const void *p)
-{
-	unsigned a = (unsigned)__cvta_generic_to_shared(p);
-	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
-}
-__device__ __forceinline__ void mma_bf16(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma_tf32(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
-{
-	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ unsigned to_tf32(float x)
-{
-	unsigned u;
-	asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(u) : "f"(x));
-	return u;
-}
 
 /* One warp's share of a BK step: WM x WN of the tile, at (wm, wn) in it. acc[i][j] is an m16n8 fragment. */
 template <int MODE, typename T, bool AT, bool BT, int MI, int NI, int LDA, int LDB>
@@ -107,23 +69,23 @@ __device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const
 			for (int i = 0; i < MI; i++) {
 				int m = wm + i * 16;
 				if (AT)
-					ldmatrix4t(a[i], sa + (k + (lane & 7) + (lane >> 4) * 8) * LDA + m + ((lane >> 3) & 1) * 8);
+					ptx_ldmatrix4t(a[i], sa + (k + (lane & 7) + (lane >> 4) * 8) * LDA + m + ((lane >> 3) & 1) * 8);
 				else
-					ldmatrix4(a[i], sa + (m + (lane & 15)) * LDA + k + (lane >> 4) * 8);
+					ptx_ldmatrix4(a[i], sa + (m + (lane & 15)) * LDA + k + (lane >> 4) * 8);
 			}
 #pragma unroll
 			for (int j = 0; j < NI / 2; j++) {
 				int n = wn + j * 16;
 				if (BT)
-					ldmatrix4t(b[j], sb + (k + (lane & 15)) * LDB + n + (lane >> 4) * 8);
+					ptx_ldmatrix4t(b[j], sb + (k + (lane & 15)) * LDB + n + (lane >> 4) * 8);
 				else
-					ldmatrix4(b[j], sb + (n + (lane & 7) + (lane >> 4) * 8) * LDB + k + ((lane >> 3) & 1) * 8);
+					ptx_ldmatrix4(b[j], sb + (n + (lane & 7) + (lane >> 4) * 8) * LDB + k + ((lane >> 3) & 1) * 8);
 			}
 #pragma unroll
 			for (int i = 0; i < MI; i++)
 #pragma unroll
 				for (int j = 0; j < NI; j++)
-					mma_bf16(acc[i][j], a[i], b[j / 2][(j & 1) * 2], b[j / 2][(j & 1) * 2 + 1]);
+					ptx_mma_bf16(acc[i][j], a[i], b[j / 2][(j & 1) * 2], b[j / 2][(j & 1) * 2 + 1]);
 		}
 	} else {
 		auto A = [&](int m, int k) { return (float)(AT ? sa[k * LDA + m] : sa[m * LDA + k]); };
@@ -136,19 +98,19 @@ __device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const
 #pragma unroll
 				for (int i = 0; i < MI; i++) {
 					int m = wm + i * 16 + g;
-					a[i][0] = to_tf32(A(m, k + t)), a[i][1] = to_tf32(A(m + 8, k + t));
-					a[i][2] = to_tf32(A(m, k + t + 4)), a[i][3] = to_tf32(A(m + 8, k + t + 4));
+					a[i][0] = ptx_tf32(A(m, k + t)), a[i][1] = ptx_tf32(A(m + 8, k + t));
+					a[i][2] = ptx_tf32(A(m, k + t + 4)), a[i][3] = ptx_tf32(A(m + 8, k + t + 4));
 				}
 #pragma unroll
 				for (int j = 0; j < NI; j++) {
 					int n = wn + j * 8 + g;
-					b[j][0] = to_tf32(B(n, k + t)), b[j][1] = to_tf32(B(n, k + t + 4));
+					b[j][0] = ptx_tf32(B(n, k + t)), b[j][1] = ptx_tf32(B(n, k + t + 4));
 				}
 #pragma unroll
 				for (int i = 0; i < MI; i++)
 #pragma unroll
 					for (int j = 0; j < NI; j++)
-						mma_tf32(acc[i][j], a[i], b[j][0], b[j][1]);
+						ptx_mma_tf32(acc[i][j], a[i], b[j][0], b[j][1]);
 			}
 		} else {
 #pragma unroll 4
@@ -174,12 +136,6 @@ __device__ __forceinline__ void multiply(float (*acc)[NI][4], const T *sa, const
 	}
 }
 
-__device__ __forceinline__ float at_least(float v, float lo) /* max, but NaN stays NaN: visible to the guard */
-{
-	float r;
-	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(v), "f"(lo));
-	return r;
-}
 __device__ __forceinline__ void store2(float *p, float a, float b) { *(float2 *)p = make_float2(a, b); }
 __device__ __forceinline__ void store2(__nv_bfloat16 *p, float a, float b) { *(__nv_bfloat162 *)p = __floats2bfloat162_rn(a, b); }
 __device__ __forceinline__ float2 load2(const float *p) { return *(const float2 *)p; }
@@ -341,7 +297,7 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 				load_b(step0 + step);
 			load_a(step0 + step);
 		}
-		copy_commit();
+		ptx_copy_commit();
 	}
 	const bool column = AT && g.column && n0 == 0;
 	float sum[BM / 32] = {};
@@ -349,7 +305,7 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 	for (int step = 0; step < total; step++) {
 		const int at = step % STAGES;
 
-		copy_wait<STAGES - 1>();
+		ptx_copy_wait<STAGES - 1>();
 		__syncthreads();
 		if (column) { /* warp w adds rows 16w..16w+15 of each step */
 			const T *from = sa + at * R::A + warp * (BK / 4) * LDA + (threadIdx.x & 31);
@@ -365,7 +321,7 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 			load_a(step0 + step + STAGES);
 			load_b(step0 + step + STAGES);
 		}
-		copy_commit();
+		ptx_copy_commit();
 	}
 
 	const int row = m0 + wm + (threadIdx.x & 31) / 4, col = n0 + wn + (threadIdx.x & 3) * 2;
@@ -380,7 +336,7 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 			for (int i = 0; i < MI; i++)
 #pragma unroll
 				for (int k = 0; k < 4; k++)
-					acc[i][j][k] = at_least(acc[i][j][k] + (k & 1 ? b1 : b0), lo);
+					acc[i][j][k] = ptx_max_nan(acc[i][j][k] + (k & 1 ? b1 : b0), lo); /* NaN stays: visible to the guard */
 		}
 	}
 	char *c = (char *)g.c + z * g.c_trial + slice_offset;
@@ -401,7 +357,7 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 template <int MODE, typename T, int BM, int BN>
 __global__ void __launch_bounds__(team<BN>::THREADS, BN > 64 ? 2 : 1) k_gemm_group(const __grid_constant__ struct gemm_group group)
 {
-	extern __shared__ __align__(16) char shared[];
+	PTX_SHARED(char, shared);
 	/* Blocks go from tile to tile: code and descriptions stay warm, and the tiles of all trials are one list. */
 #pragma unroll 1
 	for (int id = blockIdx.x; id < group.tiles * group.trials; id += gridDim.x) {

@@ -7,6 +7,7 @@
 #define FH_GPU_CUDA_HEAD_CUH
 
 #include "gpu/cuda/exec.h"
+#include "gpu/cuda/ptx.cuh"
 
 #define HEAD_ACTIONS_MAX 8 /* of one branch */
 
@@ -87,9 +88,8 @@ __device__ __forceinline__ void head_logits(const struct head_row<A, L> &r, int 
 __device__ __forceinline__ float head_exp(float x)
 {
 	const float y = __fmul_rn(x, 1.44269504f), rest = fmaf(x, 1.92596299e-8f, fmaf(x, 1.44269504f, -y));
-	float e;
+	const float e = ptx_exp2(y);
 
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y));
 	return x == -INFINITY ? 0.f : fmaf(e, __fmul_rn(rest, 0.693147181f), e);
 }
 

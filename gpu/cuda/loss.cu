@@ -65,7 +65,7 @@ __device__ __forceinline__ float normalised(const struct loss_args &x, int s, in
 
 template <typename T, int AM, int L> __global__ void k_loss(const __grid_constant__ struct loss_args x)
 {
-	extern __shared__ float4 shared[];
+	PTX_SHARED(float4, shared);
 	const int s = blockIdx.x, z = blockIdx.z, b = threadIdx.x / 32, lane = threadIdx.x & 31;
 	const struct dqn_dims &d = x.d;
 	const int NA = d.NA, B = d.B, padded = 32 * L, A = d.A[b];

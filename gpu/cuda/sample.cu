@@ -179,9 +179,8 @@ int cuda_dqn_advance(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 
-	k_advance<<<dim3(1, 1, c->dims.P), 1, 0, c->stream>>>(cuda_tensor<struct dqn_clock>(c, T_CLOCK), cuda_at<struct cuda_step>(c, &c->s.step),
-	                                                     c->s.step.stride);
-	CUDA_LAUNCHED("advance");
+	CUDA_TRY(cuda_launch_plain(c->stream, k_advance, dim3(1, 1, c->dims.P), 1, 0, cuda_tensor<struct dqn_clock>(c, T_CLOCK),
+	                           cuda_at<struct cuda_step>(c, &c->s.step), c->s.step.stride));
 	return 0;
 }
 
@@ -204,14 +203,12 @@ static struct walk_args walk_args_of(struct cuda_exec *c)
 	return a;
 }
 
-static void walk_launch(struct cuda_exec *c, const struct walk_args &a)
+static cudaError_t walk_launch(struct cuda_exec *c, const struct walk_args &a)
 {
 	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
 
-	if (c->dims.precision == FH_PRECISION_BF16)
-		k_walk<__nv_bfloat16><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
-	else
-		k_walk<float><<<grid, 32 * CUDA_WALK_SAMPLES, 0, c->stream>>>(a);
+	return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch_plain(c->stream, k_walk<__nv_bfloat16>, grid, 32 * CUDA_WALK_SAMPLES, 0, a) :
+	                                                cuda_launch_plain(c->stream, k_walk<float>, grid, 32 * CUDA_WALK_SAMPLES, 0, a);
 }
 
 int cuda_dqn_sample(struct exec *x, struct fh_status *st)
@@ -219,12 +216,9 @@ int cuda_dqn_sample(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	walk_launch(c, walk_args_of(c));
-	CUDA_LAUNCHED("walk");
-	k_weights<<<dim3(cuda_tiles(d->B, 128), 1, d->P), 128, 0, c->stream>>>(cuda_at<double>(c, &c->s.wraw), cuda_at<double>(c, &c->s.wtop),
-	                                                                      c->s.wraw.stride, c->s.wtop.stride, cuda_tiles(d->B, CUDA_WALK_SAMPLES),
-	                                                                      cuda_tensor<float>(c, T_WEIGHT), d->B);
-	CUDA_LAUNCHED("weights");
+	CUDA_TRY(walk_launch(c, walk_args_of(c)));
+	CUDA_TRY(cuda_launch_plain(c->stream, k_weights, dim3(cuda_tiles(d->B, 128), 1, d->P), 128, 0, cuda_at<double>(c, &c->s.wraw), cuda_at<double>(c, &c->s.wtop),
+	                           c->s.wraw.stride, c->s.wtop.stride, cuda_tiles(d->B, CUDA_WALK_SAMPLES), cuda_tensor<float>(c, T_WEIGHT), d->B));
 	return 0;
 }
 
@@ -235,11 +229,8 @@ int cuda_dqn_gather(struct exec *x, struct fh_status *st)
 	const dim3 grid(cuda_tiles(c->dims.B, 8), 1, c->dims.P);
 
 	a.s = cuda_tensor<float>(c, T_S), a.s2 = cuda_tensor<float>(c, T_S2);
-	if (c->dims.precision == FH_PRECISION_BF16)
-		k_gather<__nv_bfloat16><<<grid, 256, 0, c->stream>>>(a);
-	else
-		k_gather<float><<<grid, 256, 0, c->stream>>>(a);
-	CUDA_LAUNCHED("gather");
+	CUDA_TRY(c->dims.precision == FH_PRECISION_BF16 ? cuda_launch_plain(c->stream, k_gather<__nv_bfloat16>, grid, 256, 0, a) :
+	                                                  cuda_launch_plain(c->stream, k_gather<float>, grid, 256, 0, a));
 	return 0;
 }
 
@@ -250,7 +241,6 @@ int cuda_draw(struct cuda_exec *c, struct fh_status *st)
 
 	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
 	a.gather = 1;
-	walk_launch(c, a);
-	CUDA_LAUNCHED("draw");
+	CUDA_TRY(walk_launch(c, a));
 	return 0;
 }

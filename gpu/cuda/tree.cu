@@ -222,16 +222,12 @@ int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st
 	if (rc)
 		return rc;
 	if (d->B <= BLOCK) {
-		k_priority<<<dim3(1, 1, d->P), BLOCK, 0, stream>>>(a);
-		CUDA_LAUNCHED("priority");
+		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), BLOCK, 0, a));
 		return 0;
 	}
-	k_claim<<<dim3(blocks, 1, d->P), 256, 0, stream>>>(a);
-	CUDA_LAUNCHED("claims");
-	k_leaves<<<dim3(blocks, 1, d->P), 256, 0, stream>>>(a);
-	CUDA_LAUNCHED("leaves");
-	k_rebuild<<<dim3((unsigned)(d->C / (d->C < CUDA_CHUNK ? d->C : CUDA_CHUNK)), 1, d->P), 256, 0, stream>>>(rebuild_args_of(c, 0, 0));
-	CUDA_LAUNCHED("tree");
+	CUDA_TRY(cuda_launch_plain(stream, k_claim, dim3(blocks, 1, d->P), 256, 0, a));
+	CUDA_TRY(cuda_launch_plain(stream, k_leaves, dim3(blocks, 1, d->P), 256, 0, a));
+	CUDA_TRY(cuda_launch_plain(stream, k_rebuild, dim3((unsigned)(d->C / (d->C < CUDA_CHUNK ? d->C : CUDA_CHUNK)), 1, d->P), 256, 0, rebuild_args_of(c, 0, 0)));
 	return 0;
 }
 

@@ -1,0 +1,87 @@
+/* Every instruction that kernels name themselves, behind a function: nothing else in gpu/cuda holds inline PTX. Dynamic
+ * shared memory is named here too.
+ *
+ * Compiled by another compiler than nvcc the same names come from <emu_ptx.h> (tests/gpu/emu), which does what the PTX ISA
+ * says on a CPU: a function that is added here is added there, or kernels no longer run without a card. */
+#ifndef FH_GPU_CUDA_PTX_CUH
+#define FH_GPU_CUDA_PTX_CUH
+
+#include <cuda_runtime.h>
+
+#ifdef __CUDACC__
+
+/* T name[]: the launch's dynamic shared memory, at a multiple of 16 bytes. */
+#define PTX_SHARED(T, name) extern __shared__ __align__(16) T name[]
+
+typedef unsigned ptx_shared; /* an address in shared memory: bytes may be added */
+
+__device__ __forceinline__ ptx_shared ptx_shared_at(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+/* ---------------------------------------------------------------- copies that do not wait */
+/* 16 bytes to shared memory of which the first `valid` come from g, the rest are zeros. A thread's copies since its last
+ * commit are a group; copy_wait<N> waits until all but its N last groups are there, a barrier shows them to others. */
+__device__ __forceinline__ void ptx_copy16(ptx_shared s, const void *g, int valid)
+{
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s), "l"(g), "r"(valid));
+}
+__device__ __forceinline__ void ptx_copy_commit() { asm volatile("cp.async.commit_group;"); }
+template <int N> __device__ __forceinline__ void ptx_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
+
+/* ---------------------------------------------------------------- fragments and products of a warp */
+/* Four 8 x 8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, and gets of matrix i in r[i] the
+ * elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4; t: of each matrix transposed. */
+__device__ __forceinline__ void ptx_ldmatrix4(unsigned r[4], const void *p)
+{
+	unsigned a = ptx_shared_at(p);
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
+}
+__device__ __forceinline__ void ptx_ldmatrix4t(unsigned r[4], const void *p)
+{
+	unsigned a = ptx_shared_at(p);
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
+}
+/* c += a b: a 16 x 16, b 16 x 8. */
+__device__ __forceinline__ void ptx_mma_bf16(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/* c += a b: a 16 x 8, b 8 x 8. */
+__device__ __forceinline__ void ptx_mma_tf32(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
+{
+	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* ---------------------------------------------------------------- arithmetic */
+/* To TF32, nearest, ties away from zero. */
+__device__ __forceinline__ unsigned ptx_tf32(float x)
+{
+	unsigned u;
+	asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(u) : "f"(x));
+	return u;
+}
+/* The larger; NaN when one is. */
+__device__ __forceinline__ float ptx_max_nan(float a, float b)
+{
+	float r;
+	asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+	return r;
+}
+/* 2^x to about 2^-22, subnormals to zero. */
+__device__ __forceinline__ float ptx_exp2(float x)
+{
+	float e;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
+	return e;
+}
+
+#else
+#include <emu_ptx.h>
+#endif
+
+#endif
