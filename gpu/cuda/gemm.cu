@@ -426,7 +426,7 @@ cudaError_t launch_mode(struct cuda_exec *c, const struct gemm_group *g, int til
 
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st)
 {
-	const int P = c->dims.P, slices = g->slices > 1 ? g->slices : 1;
+	const int P = g->trials ? g->trials : c->dims.P, slices = g->slices > 1 ? g->slices : 1;
 	cudaError_t e;
 
 	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */

@@ -40,7 +40,8 @@ struct gemm {
 struct gemm_group {
 	int count;
 	int first[GEMM_GROUP];         /* first tile of each product, side by side: blocks look themselves up. By gemm_launch */
-	int tiles, trials;             /* by gemm_launch */
+	int tiles;                     /* by gemm_launch */
+	int trials;                    /* 0: all of the exec's, by gemm_launch */
 	int slices, slice_k;
 	size_t slice_bytes;
 	struct gemm g[GEMM_GROUP];
