@@ -88,6 +88,7 @@ int exit_code_of_signal(void);
 /* The tables, by file. */
 extern const struct command cmds_job[];        /* cmd_job.c: stop pause resume list show wait */
 extern const struct command cmds_start[];      /* cmd_start.c: start spec */
+extern const struct command cmds_instruments[]; /* cmd_instruments.c: instruments */
 extern const struct command cmds_metrics[];    /* cmd_metrics.c: metrics */
 extern const struct command cmds_admin[];      /* cmd_admin.c: info ping version drain shutdown */
 extern const struct command cmds_dataset[];    /* cmd_dataset.c: dataset import|synth|list|show|drop */

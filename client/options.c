@@ -27,7 +27,7 @@ const struct opt global_options[] = {
 	{NULL, 0, NULL, NULL},
 };
 
-static const struct command *const tables[] = {cmds_start, cmds_job, cmds_metrics, cmds_dataset, cmds_dataset_more, cmds_evaluate, cmds_plot,
+static const struct command *const tables[] = {cmds_start, cmds_instruments, cmds_job, cmds_metrics, cmds_dataset, cmds_dataset_more, cmds_evaluate, cmds_plot,
 					       cmds_checkpoint, cmds_admin};
 #define TABLES ((int)(sizeof tables / sizeof tables[0]))
 

@@ -169,12 +169,34 @@ static int take_unknown(const struct fh_node *n, const char *what, struct fh_sta
 	return at_line(st, what, n);
 }
 
+static int find_instrument(const char *name, const struct instrument **out, struct fh_status *st)
+{
+	char list[FH_TEXT_MAX / 2];
+
+	*out = instrument_find(name);
+	if (*out)
+		return 0;
+	instrument_names(list, sizeof list);
+	return fh_fail_field(st, FH_INVALID, "instrument", "there is no preset \"%.40s\"; there are %s", name, list);
+}
+
+int fh_job_file_instrument(struct fh_job_file *j, const char *name, struct fh_status *st)
+{
+	const struct instrument *i;
+	int rc = find_instrument(name, &i, st);
+
+	if (rc)
+		return rc;
+	instrument_apply(i, &j->spec);
+	j->instrument_given = 1;
+	return 0;
+}
+
 /* `instrument: ES` sets its keys of env before any other line does, wherever it stands. */
 static int take_instrument(struct fh_job_file *j, const struct fh_node *root, const char *what, struct fh_status *st)
 {
 	const struct fh_node *n = root->child;
 	const struct instrument *i;
-	char list[FH_TEXT_MAX / 2];
 	int rc;
 
 	while (n && strcmp(n->key, "instrument") != 0)
@@ -182,15 +204,12 @@ static int take_instrument(struct fh_job_file *j, const struct fh_node *root, co
 	if (!n)
 		return 0;
 	rc = need_scalar("instrument", n, st);
+	if (rc == 0)
+		rc = find_instrument(n->text, &i, st);
 	if (rc)
 		return at_line(st, what, n);
-	i = instrument_find(n->text);
-	if (!i) {
-		instrument_names(list, sizeof list);
-		fh_fail_field(st, FH_INVALID, "instrument", "there is no preset \"%.40s\"; there are %s", n->text, list);
-		return at_line(st, what, n);
-	}
-	instrument_apply(i, &j->spec);
+	if (!j->instrument_given)
+		instrument_apply(i, &j->spec);
 	return 0;
 }
 

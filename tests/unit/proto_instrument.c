@@ -1,4 +1,4 @@
-/* Promises of presets: every number is what the exchange's page says; a job file's own keys win whatever the order of its lines. */
+/* Promises of presets: every number is what the exchange's page says, and what our page says; a job file's own keys win whatever the order of its lines. */
 #include "tests/unit/golden.h"
 
 #include <string.h>
@@ -27,13 +27,47 @@ static void every_preset_is_sane(void **arg)
 			fail_msg("%s: %s", i->name, st.text);
 		assert_string_equal(i->name, known[n].name);
 		assert_true(fabs(i->tick * i->multiplier / known[n].tick_value - 1) < 1e-12);
-		assert_true(i->half_spread >= i->tick / 2 && i->half_spread < 100 * i->tick && i->fee > 0);
+		assert_true(i->half_spread >= i->tick / 2 && i->fee > 0);
+		/* Of the coins the tick says nothing about the spread: both costs are shares of a price of 60,000. */
+		if (!strcmp(i->name, "crypto"))
+			assert_true(i->half_spread + i->fee < 0.002 * 60000);
+		else
+			assert_true(i->half_spread <= 2 * i->tick);
+		assert_true(i->lot >= 0 && strlen(i->hours) >= 8);
 		assert_true(strchr(i->session, ' ') && strlen(i->what) && strlen(i->currency) == (i->currency[0] == 'q' ? 5 : 3));
 	}
 	assert_int_equal(n, sizeof known / sizeof *known);
 	assert_ptr_equal(instrument_find("es"), instrument_at(0));
 	assert_null(instrument_find("ESZ"));
 	assert_null(instrument_at(-1));
+}
+
+/* The page for people has the same numbers: name, tick, multiplier, tick value, half spread, fee, lot and session of every preset. */
+static void the_page_says_the_same(void **arg)
+{
+	char line[1024], cell[8][64];
+	FILE *f = fopen(source_path("gpu/INSTRUMENTS.md"), "r");
+	size_t rows = 0;
+
+	assert_non_null(f);
+	while (fgets(line, sizeof line, f)) {
+		const struct instrument *i;
+		if (sscanf(line, "| %63[^|]| %63[^|]| %63[^|]| %63[^|]| %63[^|]| %63[^|]| %63[^|]| %63[^|]|", cell[0], cell[1], cell[2], cell[3],
+			   cell[4], cell[5], cell[6], cell[7]) != 8)
+			continue;
+		for (int k = 0; k < 8; k++)
+			cell[k][strcspn(cell[k], k == 7 ? "|" : " ")] = 0;
+		cell[7][strlen(cell[7]) - 1] = 0;
+		i = instrument_find(cell[0]);
+		if (!i)
+			continue;
+		if (atof(cell[1]) != i->tick || atof(cell[2]) != i->multiplier || atof(cell[4]) != i->half_spread || atof(cell[5]) != i->fee ||
+		    atof(cell[6]) != i->lot || strcmp(cell[7], i->session) != 0 || fabs(atof(cell[3]) / (i->tick * i->multiplier) - 1) > 1e-12)
+			fail_msg("gpu/INSTRUMENTS.md has other numbers for %s", i->name);
+		rows++;
+	}
+	fclose(f);
+	assert_int_equal(rows, sizeof known / sizeof *known);
 }
 
 static struct fh_spec parse(const char *text)
@@ -54,10 +88,25 @@ static void a_job_file_names_one(void **arg)
 
 	for (int i = 0; i < 2; i++) {
 		const struct fh_spec *s = i ? &b : &a;
-		assert_true(s->env.tick == 0.01 && s->env.multiplier == 1000 && s->env.half_spread == 0.005 && s->env.fee == 9);
+		assert_true(s->env.tick == 0.01 && s->env.multiplier == 1000 && s->env.half_spread == 0.01 && s->env.fee == 9);
 	}
 	assert_true(b.env.max_position == 3 && a.env.initial_cash == plain.env.initial_cash);
 	assert_true(plain.env.multiplier != 1000);
+}
+
+/* --instrument: over the file's own one, under the file's own keys. */
+static void an_option_names_one(void **arg)
+{
+	static const char text[] = "instrument: CL\nenv:\n  fee: 9\n";
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_job_file j;
+
+	fh_job_file_init(&j);
+	assert_int_equal(fh_job_file_instrument(&j, "zn", &st), 0);
+	assert_int_equal(fh_job_file_parse(text, strlen(text), "job.yaml", &j, &st), 0);
+	assert_true(j.spec.env.tick == 0.015625 && j.spec.env.multiplier == 1000 && j.spec.env.half_spread == 0.0078125 && j.spec.env.fee == 9);
+	assert_int_equal(fh_job_file_instrument(&j, "ZNZ", &st), FH_INVALID);
+	assert_non_null(strstr(st.text, "there are ES, NQ"));
 }
 
 static void an_unknown_one_is_refused_with_the_list(void **arg)
@@ -81,7 +130,8 @@ static void an_unknown_one_is_refused_with_the_list(void **arg)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_preset_is_sane), cmocka_unit_test(a_job_file_names_one),
+		cmocka_unit_test(every_preset_is_sane), cmocka_unit_test(the_page_says_the_same), cmocka_unit_test(a_job_file_names_one),
+		cmocka_unit_test(an_option_names_one),
 		cmocka_unit_test(an_unknown_one_is_refused_with_the_list),
 	};
 
