@@ -33,6 +33,8 @@ static const struct config_key keys[] = {
 	 "URL where samples and state changes are published; none: nowhere; default: fhd.pub beside the first ipc socket"},
 	{"device", CONFIG_TEXT, AT(device), 0, 0, "auto", "auto, host, cuda or cuda:N; auto takes a GPU when there is one"},
 	{"slots", CONFIG_INT, AT(slots), 1, LIMIT_SLOTS, "1", "jobs that train at the same time"},
+	{"park", CONFIG_INT, AT(park), 0, LIMIT_PARKED, "8",
+	 "trainers kept with their memory for the next job of the same layout; 0: a job gives its memory back when it ends"},
 	{"threads", CONFIG_INT, AT(threads), 0, 256, "0", "CPU threads for training, shared by the slots; 0: all this process may use"},
 	{"memory", CONFIG_BYTES, AT(memory), 0, 1e15, "0",
 	 "bytes for training, suffix K, M, G or T allowed; 0: four fifths of the device's memory"},

@@ -19,6 +19,7 @@ struct config {
 	char device[CONFIG_TEXT_MAX];   /* auto, host, cuda, cuda:N */
 	char token_file[CONFIG_TEXT_MAX]; /* "" = whoever may connect is admin */
 	char log_level[16];
+	int64_t park;                   /* trainers kept without a job */
 	int64_t slots, threads;         /* threads 0 = all cores, shared between the slots */
 	int64_t memory;                 /* bytes for trainers, 0 = four fifths of the device's */
 	int64_t stop_timeout;           /* s */

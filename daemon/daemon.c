@@ -147,7 +147,7 @@ static int open_device(struct daemon *d, struct fh_status *st)
 		limit = d->device.memory_total / 5 * 4;
 	log_info("device", "backend=%s name=%s memory=%zu threads=%d note=%s", d->backend->name, log_quote(d->device.name),
 		 d->device.memory_total, d->device.threads, log_quote(d->device_note));
-	return pool_new(d->backend, limit, &d->pool, st);
+	return pool_new(d->backend, limit, (int)d->config.park, &d->pool, st);
 }
 
 static int open_store(struct daemon *d, struct fh_status *st)
@@ -286,6 +286,7 @@ int daemon_start(struct daemon *d, const struct config *c, struct fh_status *st)
 	signal(SIGPIPE, SIG_IGN);
 	raise_file_limit();
 	set_threads(c);
+	backend_environment();
 	make_runtime_dir(c);
 	if (uv_loop_init(&d->loop))
 		return fh_fail(st, FH_EXHAUSTED, "no event loop");

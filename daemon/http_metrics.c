@@ -141,8 +141,8 @@ static void put_data(struct page *p, struct daemon *d)
 static void put_process(struct page *p, struct daemon *d)
 {
 	unsigned long pages = 0;
-	size_t live, parked;
-	unsigned trainers;
+	struct pool_stats pool;
+	struct device_memory memory;
 	FILE *f = fopen("/proc/self/statm", "r");
 
 	if (f) {
@@ -150,9 +150,13 @@ static void put_process(struct page *p, struct daemon *d)
 			pages = 0;
 		fclose(f);
 	}
-	pool_stats(d->pool, &trainers, &live, &parked);
-	gauge(p, "fhd_trainers_parked", "Trainers kept for the next job of their layout.", trainers);
-	gauge(p, "fhd_trainer_bytes", "Memory of live and parked trainers.", (double)(live + parked));
+	pool_stats(d->pool, &pool);
+	pool_device(d->pool, &memory);
+	gauge(p, "fhd_trainers_parked", "Trainers kept for the next job of their layout.", pool.parked);
+	gauge(p, "fhd_trainer_bytes", "Memory of live and parked trainers.", (double)(pool.live_bytes + pool.parked_bytes));
+	counter(p, "fhd_trainers_made_total", "Trainers made.", pool.made);
+	counter(p, "fhd_trainers_reused_total", "Jobs that found a parked trainer of their layout.", pool.reused);
+	gauge(p, "fhd_device_memory_free_bytes", "Free memory of the device when it was last asked.", (double)memory.free);
 	gauge(p, "fhd_connections", "Open connections.", net_connections(d->net));
 	gauge(p, "fhd_calls_open", "Calls not answered yet.", rpc_open_calls(d->rpc));
 	counter(p, "fhd_relistens_total", "Listeners that died and were brought back.", net_relistens(d->net));

@@ -147,6 +147,11 @@ size_t jobs_count_state(const struct jobs *js, enum job_state s)
 	return js->count[s];
 }
 
+size_t jobs_finishing(const struct jobs *js)
+{
+	return (size_t)js->finishing;
+}
+
 unsigned jobs_using_dataset(struct jobs *js, const char *dataset)
 {
 	unsigned n = 0;

@@ -59,6 +59,7 @@ struct job {
 	int accepted;                 /* its first row is durable */
 	enum job_state shown;         /* the state that is durable: what clients are told */
 	enum trainer_phase phase;
+	uint64_t first_step_ns;       /* CLOCK_REALTIME at which this run's first learn step was finished, 0 before */
 	double steps_per_second;      /* moving average while it runs, else 0 */
 	int worker;                   /* index of the worker that has it, -1 */
 	int sent;                     /* the worker has been told to run it */
@@ -98,6 +99,8 @@ int jobs_lookup(struct jobs *js, const char *ref, const char *field, struct job 
 struct job *jobs_next(struct jobs *js, uint64_t after);
 size_t jobs_count(const struct jobs *js);
 size_t jobs_count_state(const struct jobs *js, enum job_state s);
+/* Of those in state running: the worker has let go of them and their last checkpoint or row is on its way to the disk. */
+size_t jobs_finishing(const struct jobs *js);
 /* Live (queued, running, paused) jobs that name this data set. Linear. */
 unsigned jobs_using_dataset(struct jobs *js, const char *dataset);
 /* 1 when a live job would resume or start from this checkpoint; its name goes to `by`. Linear. */
@@ -143,6 +146,8 @@ int jobs_disk_keeps_up(const struct jobs *js);
 /* 1 when no job runs or is being written. */
 int jobs_idle(const struct jobs *js);
 
+/* Memory by role; from the call. */
+Fh__V1__MemoryUse *memory_to_wire(const struct memory_plan *m, struct rpc_call *c);
 /* The wire form. full: with the last samples (series.c fills them) and queue position. Memory from the call. */
 void jobs_to_wire(struct jobs *js, const struct job *j, int full, struct rpc_call *c, Fh__V1__Job *out);
 

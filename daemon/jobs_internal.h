@@ -18,6 +18,7 @@ struct jobs {
 	uint64_t next_id;
 	size_t count[JOB_STOPPED + 1];
 	int images;                   /* checkpoint images on their way to disk */
+	int finishing;                /* of them the last ones of their jobs */
 	uv_timer_t retry;             /* rows that could not be written */
 	uint64_t hold_until_ms;       /* no job starts before: the store has refused a start */
 };

@@ -110,6 +110,7 @@ static void on_image(void *arg, int code, const struct checkpoint *c, const stru
 	workers_written(js->daemon->workers, i->worker);
 	j->writing--;
 	js->images--;
+	js->finishing -= i->end != END_NONE;
 	FHD_CRASH_POINT("checkpoint-registered");
 	if (code) {
 		log_status(LOG_ERROR, "a checkpoint could not be written", st);
@@ -161,6 +162,7 @@ static void write_image(struct jobs *js, struct job *j, int worker, struct worke
 		reason = "request";
 	j->writing++;
 	js->images++;
+	js->finishing += i->end != END_NONE;
 	e->has_image = 0;
 	checkpoints_add(js->daemon->checkpoints, j->id, (uint64_t)e->state.step, reason, j->spec.run.keep_checkpoints,
 			&e->image, on_image, i);
@@ -174,6 +176,7 @@ static void take_state(struct job *j, const struct trainer_state *s)
 	j->step = s->step;
 	j->epoch = s->epoch;
 	j->vector_step = s->vector_step;
+	j->first_step_ns = (uint64_t)s->first_step_ns;
 }
 
 void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s)

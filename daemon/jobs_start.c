@@ -32,7 +32,7 @@ static void fill_order(struct jobs *js, const struct start *s, struct command_ru
 	run->job = j->id;
 	run->spec = j->spec;
 	run->market = s->market;
-	run->memory_total = j->memory.total;
+	run->memory = j->memory;
 	run->resume = j->last_checkpoint[0] != 0;
 	if (run->resume)
 		checkpoint = j->last_checkpoint;
@@ -136,7 +136,7 @@ void jobs_start(struct jobs *js, struct job *j)
 	j->started_ns = time_now_ns();
 	j->ended_ns = 0;
 	j->phase = TRAINER_WARMUP;
-	j->rate_ns = 0;
+	j->rate_ns = j->first_step_ns = 0;
 	j->steps_per_second = 0;
 	snprintf(j->device, sizeof j->device, "%s", d->device.name);
 	if (j->last_checkpoint[0])

@@ -161,19 +161,20 @@ int job_from_row(const struct store_job *row, struct job **out, struct fh_status
 
 /* ---------------------------------------------------------------- message */
 
-static Fh__V1__MemoryUse *memory_to_wire(const struct memory_plan *m, struct rpc_call *c)
+Fh__V1__MemoryUse *memory_to_wire(const struct memory_plan *m, struct rpc_call *c)
 {
 	Fh__V1__MemoryUse *u = rpc_alloc(c, sizeof *u);
 
 	fh__v1__memory_use__init(u);
 	u->has_parameters = u->has_optimizer = u->has_replay = u->has_environments = u->has_scratch = u->has_market = 1;
-	u->has_total = 1;
+	u->has_total = u->has_overhead = 1;
 	u->parameters = m->parameters;
 	u->optimizer = m->optimizer;
 	u->replay = m->replay;
 	u->environments = m->environments;
 	u->scratch = m->scratch;
 	u->market = m->market;
+	u->overhead = m->overhead;
 	u->total = m->total;
 	return u;
 }
@@ -210,6 +211,8 @@ static void progress_to_wire(const struct job *j, Fh__V1__Job *out)
 	out->planned_steps = (uint64_t)j->planned;
 	out->epoch = (uint64_t)j->epoch;
 	out->vector_step = (uint64_t)j->vector_step;
+	out->has_first_step_ns = j->first_step_ns != 0;
+	out->first_step_ns = j->first_step_ns;
 	if (j->shown != JOB_RUNNING)
 		return;
 	out->phase = (char *)(j->sent ? phase_name(j->phase) : "start");

@@ -31,6 +31,8 @@
 #define LIMIT_SAMPLES 256                   /* ring worker -> loop; drops the oldest and counts it */
 #define LIMIT_EVENTS 64                     /* ring worker -> loop; never drops, the worker waits */
 #define LIMIT_PARKED 8                      /* trainers kept for re-use */
+#define LIMIT_TRAINERS (LIMIT_PARKED + LIMIT_SLOTS + 1) /* one is parked before another goes */
+#define LIMIT_DEVICE_LOOK_S 1               /* between two looks at the device's memory */
 #define LIMIT_SNAPSHOTS 1                   /* checkpoint images of one job on their way to disk */
 #define LIMIT_IMAGES 4                      /* of all jobs: with more on their way no further job starts */
 

@@ -52,7 +52,7 @@ struct command_run { /* everything the worker needs, by value; market is a refer
 	struct market *market;
 	int resume;                /* 1: continue from `checkpoint` bit for bit; 0: begin */
 	char checkpoint[1024];     /* path; "" = none. With resume = 0 it is init.checkpoint's file */
-	size_t memory_total;       /* of its plan */
+	struct memory_plan memory; /* its plan */
 };
 struct command {
 	enum command_kind kind;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
@@ -107,6 +108,7 @@ int main(int argc, char **argv)
 	static struct config config;
 	struct given given = {0};
 	struct fh_status st = FH_STATUS_INIT;
+	int code;
 
 	argp_err_exit_status = 2;
 	argp_parse(&argp, argc, argv, 0, NULL, &given);
@@ -115,5 +117,9 @@ int main(int argc, char **argv)
 	log_level_set((enum log_level)log_level_parse(config.log_level));
 	if (daemon_start(&daemon, &config, &st))
 		return exit_code(&st);
-	return daemon_run(&daemon);
+	code = daemon_run(&daemon);
+	fflush(NULL);
+	if (code == DAEMON_EXIT_DEVICE_LOST)
+		_exit(code); /* a driver whose device is lost may hang or fault when it is taken down */
+	return code;
 }

@@ -39,7 +39,7 @@ static void on_status(uv_timer_t *t)
 	struct jobs *js = n->daemon->jobs;
 
 	sd_notifyf(0, "STATUS=%s: %zu running, %zu queued, %zu known", n->daemon->draining ? "draining" : "running",
-		   jobs_count_state(js, JOB_RUNNING), jobs_count_state(js, JOB_QUEUED), jobs_count(js));
+		   jobs_count_state(js, JOB_RUNNING) - jobs_finishing(js), jobs_count_state(js, JOB_QUEUED), jobs_count(js));
 }
 
 int notify_new(struct daemon *d, struct notify **out, struct fh_status *st)

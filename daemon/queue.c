@@ -101,10 +101,10 @@ int queue_slots_free(const struct queue *q)
 	return q->slots - q->slots_used;
 }
 
-/* A job alone always may start: it was checked against the whole limit when it was accepted. */
+/* A job alone always may start: it was checked when it was accepted, and a device that others have filled since refuses it. */
 static int memory_allows(const struct queue *q, const struct job *j)
 {
-	return q->slots_used == 0 || q->memory_used + j->memory.total <= pool_limit(q->daemon->pool);
+	return q->slots_used == 0 || q->memory_used + j->memory.total <= pool_budget(q->daemon->pool);
 }
 
 void queue_run(struct queue *q)

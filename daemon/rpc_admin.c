@@ -1,6 +1,8 @@
 /* ping, info, drain, shutdown; see rpc_admin.h. */
 #include "daemon/rpc_admin.h"
 
+#include <stdio.h>
+
 #include "daemon/daemon.h"
 #include "daemon/dataset.h"
 #include "daemon/jobs.h"
@@ -24,35 +26,109 @@ void rpc_ping(struct daemon *d, struct rpc_call *c)
 	rpc_reply(c, &reply);
 }
 
+static void put_owner(Fh__V1__InfoReply *info, struct rpc_call *c, const char *owner, size_t bytes)
+{
+	Fh__V1__MemoryOwner *o = rpc_alloc(c, sizeof *o);
+
+	fh__v1__memory_owner__init(o);
+	o->owner = (char *)owner;
+	o->has_bytes = 1;
+	o->bytes = bytes;
+	info->memory[info->n_memory++] = o;
+}
+
+/* The host's driver does not know arenas and markets: there they are what the daemon counts, and part of what is in use. */
+static void fill_owners(struct daemon *d, struct rpc_call *c, const struct device_memory *m, Fh__V1__InfoReply *info)
+{
+	size_t arenas = m->arenas, markets = m->markets, others = m->others;
+
+	if (d->backend->kind == FH_DEVICE_HOST) {
+		struct datasets_stats sets;
+
+		datasets_stats(d->datasets, &sets);
+		markets = sets.resident_bytes;
+		for (size_t i = 0; i < info->n_trainer; i++)
+			arenas += info->trainer[i]->device_bytes;
+		others = others > arenas + markets ? others - arenas - markets : 0;
+	}
+	info->memory = rpc_alloc(c, 6 * sizeof *info->memory);
+	put_owner(info, c, "context", m->context);
+	put_owner(info, c, "trainers", arenas);
+	put_owner(info, c, "markets", markets);
+	put_owner(info, c, "graphs", m->graphs);
+	put_owner(info, c, "others", others);
+	put_owner(info, c, "free", m->free);
+}
+
+static void fill_trainers(struct daemon *d, struct rpc_call *c, Fh__V1__InfoReply *info)
+{
+	struct pool_trainer list[LIMIT_TRAINERS];
+	int n = pool_list(d->pool, list);
+
+	info->has_graphs = 1;
+	info->trainer = rpc_alloc(c, (size_t)n * sizeof *info->trainer + 1);
+	for (int i = 0; i < n; i++) {
+		Fh__V1__TrainerUse *t = rpc_alloc(c, sizeof *t);
+
+		fh__v1__trainer_use__init(t);
+		t->has_job = t->has_parked = t->has_device_bytes = t->has_graph_bytes = t->has_graphs = t->has_pinned_bytes = 1;
+		t->job = list[i].job;
+		t->parked = list[i].parked;
+		t->planned = memory_to_wire(&list[i].planned, c);
+		t->device_bytes = list[i].used.arena;
+		t->graph_bytes = list[i].used.graph_bytes;
+		t->graphs = (uint32_t)list[i].used.graphs;
+		t->pinned_bytes = list[i].used.pinned;
+		info->graphs += t->graphs;
+		info->trainer[info->n_trainer++] = t;
+	}
+}
+
 static void fill_device(struct daemon *d, struct rpc_call *c, Fh__V1__InfoReply *info)
 {
-	struct device_info now;
+	const struct device_info *now = &d->device;
+	struct device_memory memory;
+	uint64_t seen = pool_device(d->pool, &memory);
+	char capability[32];
 
-	pool_device(d->pool, &now);
 	info->backend = (char *)d->backend->name;
-	info->device = rpc_strdup(c, now.name);
-	info->driver = rpc_strdup(c, now.driver);
+	info->device = rpc_strdup(c, now->name);
+	info->driver = rpc_strdup(c, now->driver);
 	info->device_note = rpc_strdup(c, d->device_note);
-	info->has_memory_total = info->has_memory_free = info->has_threads = 1;
-	info->memory_total = now.memory_total;
-	info->memory_free = now.memory_free;
-	info->threads = (uint32_t)now.threads;
+	info->has_memory_total = info->has_memory_free = info->has_threads = info->has_pinned_bytes = 1;
+	info->memory_total = now->memory_total;
+	info->memory_free = memory.free;
+	info->pinned_bytes = memory.pinned;
+	info->threads = (uint32_t)now->threads;
+	info->has_memory_age_ms = seen != 0;
+	info->memory_age_ms = seen ? (time_mono_ns() - seen) / 1000000 : 0;
+	if (now->compute_major) {
+		snprintf(capability, sizeof capability, "%d.%d", now->compute_major, now->compute_minor);
+		info->compute_capability = rpc_strdup(c, capability);
+	}
+	fill_trainers(d, c, info);
+	fill_owners(d, c, &memory, info);
 }
 
 static void fill_jobs(struct daemon *d, Fh__V1__InfoReply *info)
 {
-	size_t live, parked_bytes;
-	unsigned parked;
+	struct pool_stats pool;
+	size_t finishing = jobs_finishing(d->jobs);
 
-	pool_stats(d->pool, &parked, &live, &parked_bytes);
-	info->has_slots = info->has_jobs_queued = info->has_jobs_running = info->has_jobs_total = 1;
+	pool_stats(d->pool, &pool);
+	info->has_slots = info->has_jobs_queued = info->has_jobs_running = info->has_jobs_total = info->has_jobs_finishing = 1;
 	info->slots = (uint32_t)queue_slots(d->queue);
 	info->jobs_queued = (uint32_t)jobs_count_state(d->jobs, JOB_QUEUED);
-	info->jobs_running = (uint32_t)jobs_count_state(d->jobs, JOB_RUNNING);
+	info->jobs_running = (uint32_t)(jobs_count_state(d->jobs, JOB_RUNNING) - finishing);
+	info->jobs_finishing = (uint32_t)finishing;
 	info->jobs_total = (uint32_t)jobs_count(d->jobs);
 	info->has_trainers_parked = info->has_trainer_bytes = 1;
-	info->trainers_parked = parked;
-	info->trainer_bytes = live + parked_bytes;
+	info->trainers_parked = pool.parked;
+	info->trainer_bytes = pool.live_bytes + pool.parked_bytes;
+	info->has_trainers_made = info->has_trainers_reused = info->has_trainers_evicted = 1;
+	info->trainers_made = pool.made;
+	info->trainers_reused = pool.reused;
+	info->trainers_evicted = pool.evicted;
 }
 
 static void fill_data(struct daemon *d, Fh__V1__InfoReply *info)

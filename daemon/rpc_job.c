@@ -111,12 +111,7 @@ static int check_device(struct daemon *d, const struct fh_spec *spec, int64_t ba
 		return fh_fail_field(st, FH_INVALID, "run.slots", "%" PRId64 " slots wanted, this daemon has %d",
 				     spec->run.slots, queue_slots(d->queue));
 	rc = trainer_plan(d->backend, spec, bars, memory, st);
-	if (rc)
-		return rc;
-	if (memory->total > pool_limit(d->pool))
-		return fh_fail(st, FH_EXHAUSTED, "the job needs %.1f MiB, this daemon gives trainers %.1f MiB (setting memory)",
-			       (double)memory->total / 1048576, (double)pool_limit(d->pool) / 1048576);
-	return 0;
+	return rc ? rc : pool_admits(d->pool, memory, st);
 }
 
 /* The same name again: the same specification attaches, another one is a conflict. 1: answered or waiting. */

@@ -101,24 +101,36 @@ static void send_samples(struct job_run *r)
 		wake_loop(r->w);
 }
 
-/* Takes a trainer and puts the job into it. On failure there is no trainer. */
+static int begin(struct job_run *r, int reused, struct fh_status *st)
+{
+	const struct command_run *o = r->order;
+
+	if (o->resume)
+		return trainer_resume(r->trainer, &o->spec, o->market, o->checkpoint, st);
+	if (o->spec.init.from == FH_INIT_WARM && !reused)
+		return fh_fail_field(st, FH_CONFLICT, "init.from",
+				     "warm: no trainer of this layout is parked, so there are no parameters to go on from");
+	return trainer_begin(r->trainer, &o->spec, o->market, o->checkpoint[0] ? o->checkpoint : NULL, st);
+}
+
+/* Takes a trainer and puts the job into it. On failure there is no trainer. What does not fit beside parked trainers (a
+ * market, say) is tried again without them. */
 static int prepare(struct job_run *r, int *reused, struct fh_status *st)
 {
 	const struct command_run *o = r->order;
 	struct pool *pool = r->w->all->pool;
-	int rc = pool_take(pool, &o->spec, o->memory_total, &r->trainer, reused, st);
+	struct fh_status why;
+	int rc = pool_take(pool, o->job, &o->spec, &o->memory, &r->trainer, reused, st);
 
 	if (rc)
 		return rc;
-	if (o->resume)
-		rc = trainer_resume(r->trainer, &o->spec, o->market, o->checkpoint, st);
-	else if (o->spec.init.from == FH_INIT_WARM && !*reused)
-		rc = fh_fail_field(st, FH_CONFLICT, "init.from",
-				   "warm: no trainer of this layout is parked, so there are no parameters to go on from");
-	else
-		rc = trainer_begin(r->trainer, &o->spec, o->market, o->checkpoint[0] ? o->checkpoint : NULL, st);
+	do {
+		why = (struct fh_status)FH_STATUS_INIT;
+		rc = begin(r, *reused, &why);
+	} while (rc == FH_EXHAUSTED && pool_evict(pool));
 	if (rc) {
-		pool_drop(pool, r->trainer, o->memory_total);
+		*st = why;
+		pool_drop(pool, r->trainer);
 		r->trainer = NULL;
 		return rc;
 	}
@@ -232,9 +244,9 @@ static void give_back(struct job_run *r)
 	if (!r->trainer || r->end.status.code == FH_DEVICE_LOST)
 		return;
 	if (r->end.end == END_FAILED)
-		pool_drop(pool, r->trainer, r->order->memory_total);
+		pool_drop(pool, r->trainer);
 	else
-		pool_park(pool, r->trainer, r->order->memory_total);
+		pool_park(pool, r->trainer);
 }
 
 /* 1 when the thread has to end afterwards. */

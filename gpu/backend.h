@@ -21,6 +21,19 @@ struct device_info {
 	int threads;                      /* host: threads a trainer uses */
 };
 
+/* Who holds the memory of a device, in bytes as its driver counts them: free + context + arenas + markets + graphs +
+ * others = total. */
+struct device_memory {
+	size_t total, free;
+	size_t context;                   /* driver state and code of this process; 0 where it cannot be told from others */
+	size_t arenas, markets, graphs;   /* of this process, all trainers together */
+	size_t others;                    /* everything else: other processes, the operating system */
+	size_t pinned;                    /* page-locked memory of the host, no part of the sum */
+};
+
+/* What one trainer really holds. */
+struct exec_usage { size_t arena, graph_bytes, pinned; int graphs; };
+
 /* What one trainer owns on a backend. `tensor` pointers are resolved once, at creation, and never change: captured
  * graphs hold them. The backend extends it with private state behind `priv`. */
 struct exec {
@@ -51,10 +64,16 @@ struct backend {
 	int device;
 	void *state;
 	int (*info)(const struct backend *b, struct device_info *out, struct fh_status *st);
+	/* As it is now. Any thread, but a device that hangs may hold whoever asks. */
+	int (*memory)(const struct backend *b, struct device_memory *out, struct fh_status *st);
+	/* Puts what this backend takes in truth into a plan that plan_memory() made: its form of the market, rounding of its
+	 * driver, captured graphs as far as they are known. NULL: the plan is the truth. */
+	void (*price)(const struct backend *b, const struct plan *plan, int64_t bars, struct memory_plan *m);
 	/* Allocates arena and private state. FH_EXHAUSTED names what was asked and what was free and leaves the device
 	 * as it was. */
 	int (*exec_new)(const struct backend *b, const struct plan *plan, struct exec **out, struct fh_status *st);
 	void (*exec_free)(struct exec *x);
+	void (*usage)(const struct exec *x, struct exec_usage *out); /* any thread, while x lives */
 	/* Makes `m` the tape of x (uploads it once per hash and device; resident and shared between trainers). */
 	int (*exec_market)(struct exec *x, const struct market *m, struct fh_status *st);
 	/* Ordered copies between a tensor and host memory; both return when the host buffer may be reused. Not used
@@ -75,7 +94,7 @@ struct backend {
 	/* Waits until everything enqueued is done (before snapshots). */
 	int (*finish)(struct exec *x, struct fh_status *st);
 };
-#define BACKEND_ABI 1
+#define BACKEND_ABI 2
 /* What fhd-cuda.so exports. FH_UNAVAILABLE with the reason when there is no usable device. */
 #define BACKEND_ENTRY "fhd_backend_cuda"
 typedef int (*backend_entry)(int abi, int device, const struct backend **out, struct fh_status *st);
@@ -84,6 +103,8 @@ const struct backend *backend_host(void);
 /* Opens "auto", "host", "cuda" or "cuda:N". auto = cuda when the shared object loads and a device answers, else host;
  * `note` (>= FH_TEXT_MAX bytes, may be NULL) then says why cuda was not taken. */
 int backend_open(const char *device, const struct backend **out, char *note, struct fh_status *st);
+/* Settings of the CUDA driver that it reads from the environment when it is loaded. Before the first thread. */
+void backend_environment(void);
 /* The stage table of a program on the host, indexed by stage id. */
 const stage_fn *host_stages(const struct program *p);
 

@@ -369,6 +369,7 @@ int trainer_resume(struct trainer *t, const struct fh_spec *spec, struct market 
 	if (rc)
 		return rc;
 	t->at = at;
+	t->began_at = at.step;
 	rc = trainer_read_progress(t, st);
 	if (rc == 0)
 		t->begun = 1;

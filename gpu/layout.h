@@ -42,7 +42,11 @@ void plan_copy(struct plan *to, const struct plan *from);
 /* 1 when all SHAPE keys are equal. */
 int spec_same_layout(const struct fh_spec *a, const struct fh_spec *b);
 /* Memory by owner for `fhctl info` and the admission check. */
-struct memory_plan { size_t parameters, optimizer, replay, environments, scratch, market, total; };
+struct memory_plan {
+	size_t parameters, optimizer, replay, environments, scratch, market;
+	size_t overhead; /* captured graphs and what the driver rounds up: known to the backend alone, see its price() */
+	size_t total;
+};
 void plan_memory(const struct plan *p, int64_t bars, struct memory_plan *out);
 
 #endif

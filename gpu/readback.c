@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "gpu/eval_metrics.h"
 #include "proto/status.h"
@@ -95,7 +96,15 @@ int readback_clock(struct trainer *t, struct fh_status *st)
 
 /* ---------------------------------------------------------------- taking */
 
-static void take_clock(struct trainer *t, const void *data)
+static int64_t wall_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void take_clock(struct trainer *t, const struct inflight *from, const void *data)
 {
 	size_t stride = t->plan.tensor[t->clock].stride;
 	int diverged = 0;
@@ -108,6 +117,8 @@ static void take_clock(struct trainer *t, const void *data)
 			t->progress = now;
 	}
 	t->diverged = diverged == t->plan.population;
+	if (!t->first_step_ns && from->step > t->began_at)
+		t->first_step_ns = wall_ns();
 }
 
 static void take_report(struct trainer *t, const struct inflight *from, const void *data)
@@ -132,7 +143,7 @@ int readback_drain(struct trainer *t, struct fh_status *st)
 		if (from->kind == READBACK_REPORT)
 			take_report(t, from, data);
 		else
-			take_clock(t, data);
+			take_clock(t, from, data);
 	}
 	return rc;
 }

@@ -61,6 +61,8 @@ int trainer_plan(const struct backend *b, const struct fh_spec *spec, int64_t ba
 		rc = b->info(b, &info, st);
 	if (rc == 0) {
 		plan_memory(plan, bars, &memory);
+		if (b->price)
+			b->price(b, plan, bars, &memory);
 		if (info.memory_total && memory.total > info.memory_total)
 			rc = fh_fail(st, FH_EXHAUSTED, "the job needs %zu MiB on %s, which has %zu MiB", memory.total >> 20, info.name,
 				     info.memory_total >> 20);
@@ -133,7 +135,16 @@ int trainer_fits(const struct trainer *t, const struct fh_spec *spec)
 
 void trainer_memory(const struct trainer *t, struct memory_plan *out)
 {
-	plan_memory(&t->plan, t->market ? t->market->bars : 0, out);
+	int64_t bars = t->market ? t->market->bars : 0;
+
+	plan_memory(&t->plan, bars, out);
+	if (t->backend->price)
+		t->backend->price(t->backend, &t->plan, bars, out);
+}
+
+void trainer_usage(const struct trainer *t, struct exec_usage *out)
+{
+	t->backend->usage(t->x, out);
 }
 
 /* ---------------------------------------------------------------- start of a job */
@@ -181,14 +192,14 @@ int trainer_install(struct trainer *t, const struct job_start *start, struct mar
 {
 	int rc = readback_reset(t, st);
 
+	if (rc == 0)
+		rc = t->backend->exec_market(t->x, m, st);
+	if (rc)
+		return rc; /* nothing of the last job has changed yet */
 	validate_abandon(t);
 	policy_free(t->policy); /* it holds v_min and v_max of the last job */
 	t->policy = NULL;
 	t->begun = 0;
-	if (rc == 0)
-		rc = t->backend->exec_market(t->x, m, st);
-	if (rc)
-		return rc;
 	struct market *before = t->market;
 	t->market = market_ref(m);
 	market_unref(before);
@@ -198,6 +209,7 @@ int trainer_install(struct trainer *t, const struct job_start *start, struct mar
 	t->planned = spec_planned_steps(&t->spec);
 	t->at = (struct position){.boundary = BOUNDARY_PASSED};
 	t->checkpoint_due = t->diverged = 0;
+	t->began_at = t->first_step_ns = 0;
 	rc = zero_fresh(t, keep_weights, keep_replay, st);
 	return rc ? rc : t->plan.program->begin(t->x, &t->spec, t->split, weights_from, replay_from, st);
 }
@@ -341,7 +353,8 @@ static int run_chunk(struct trainer *t, struct fh_status *st)
 	t->at.step += whole * (chunks - 1) + steps;
 	t->at.boundary = BOUNDARY_REPORT;
 	t->at.evaluated = 0;
-	return t->at.step - t->progress_step >= CLOCK_EVERY ? readback_clock(t, st) : 0;
+	/* The clock behind the first learn steps of a run says when they were done. */
+	return t->at.step - t->progress_step >= CLOCK_EVERY || (!t->first_step_ns && t->progress_step == t->began_at) ? readback_clock(t, st) : 0;
 }
 
 static int run_boundary(struct trainer *t, int64_t budget_ns, struct fh_status *st)
@@ -405,7 +418,8 @@ void trainer_state_get(const struct trainer *t, struct trainer_state *out)
 		.phase = done(t) ? TRAINER_DONE : t->at.boundary == BOUNDARY_EVALUATE && validate_count(t) > 0 ? TRAINER_VALIDATE :
 			 warming(t) ? TRAINER_WARMUP : TRAINER_LEARN,
 		.step = t->at.step, .planned = t->planned, .vector_step = t->at.vector_step, .epoch = trainer_epoch(t),
-		.transitions = t->progress.stored, .checkpoint_due = t->checkpoint_due, .done = done(t),
+		.transitions = t->progress.stored, .checkpoint_due = t->checkpoint_due, .first_step_ns = t->first_step_ns,
+		.done = done(t),
 	};
 }
 

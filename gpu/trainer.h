@@ -39,6 +39,7 @@ struct trainer_state {
 	int64_t vector_step, epoch;   /* vector environment steps; epoch = step / steps_per_epoch */
 	int64_t transitions;          /* stored so far */
 	int checkpoint_due;           /* cleared by trainer_snapshot */
+	int64_t first_step_ns;        /* CLOCK_REALTIME when this run's first learn step was seen finished, 0 before */
 	int done;
 };
 /* Works for about budget_ns (at least one vector step or one slice of validation), then returns at a boundary from
@@ -65,5 +66,7 @@ int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status
 int trainer_snapshot(struct trainer *t, const char *const *meta, struct st_image *out, struct fh_status *st);
 /* Memory by owner of a live trainer. */
 void trainer_memory(const struct trainer *t, struct memory_plan *out);
+/* What it really holds, as the driver counts it. Any thread, while t lives. */
+void trainer_usage(const struct trainer *t, struct exec_usage *out);
 
 #endif

@@ -45,6 +45,8 @@ struct trainer {
 	struct position at;
 	int64_t planned;
 	int checkpoint_due;
+	int64_t began_at;                     /* learn step at which this run began (a resumed job: not 0) */
+	int64_t first_step_ns;                /* see struct trainer_state */
 	struct progress progress;             /* of trial 0, as last read */
 	int64_t progress_step;                /* step at which the clock was last asked for */
 	int diverged;                         /* all trials have */

@@ -1,30 +1,13 @@
-/* The CUDA backend: device, arenas, resident markets, captured graphs, deferred readback. Built as fhd-cuda.so and
- * loaded when a device is there; the main binary knows only struct backend.
+/* The CUDA backend: arenas, captured graphs, deferred readback. Built as fhd-cuda.so and loaded when a device is there; the
+ * main binary knows only struct backend. What is shared between trainers is in device.cu and tape.cu.
  *
- * Thread: one trainer's exec by one worker at a time; resident markets are shared under a lock. Invariant: nothing is
+ * Thread: one trainer's exec by one worker at a time; Invariant: nothing is
  * allocated, freed or synchronized between the launch of a graph and its end; every number that changes from step to
  * step or job to job lies in device memory, so a graph captured once serves every job of its layout. */
-#include <mutex>
-#include <stdio.h>
+#include <new>
 #include <stdlib.h>
 #include <string.h>
-#include "gpu/cuda/exec.h"
-
-struct cuda_tape {
-	char hash[65];
-	int64_t bars;
-	double tick, max_gap; /* the features were made with these */
-	struct cuda_tape_view view;
-	void *arena;
-	int refs;
-	struct cuda_tape *next;
-};
-
-struct cuda_state {
-	struct backend b;
-	std::mutex lock;          /* of tapes */
-	struct cuda_tape *tapes;
-};
+#include "gpu/cuda/device.h"
 
 static const stage_fn stages[DQN_STAGES] = {
 	cuda_dqn_policy, cuda_dqn_explore, cuda_dqn_env, cuda_dqn_insert, cuda_dqn_advance, cuda_dqn_sample, cuda_dqn_gather,
@@ -33,108 +16,100 @@ static const stage_fn stages[DQN_STAGES] = {
 static_assert(STAGE_POLICY == 0 && STAGE_INSERT == 3 && STAGE_ADVANCE == 4 && STAGE_COUNT == 13 && DQN_STAGES == 14,
               "the table above is in the order of enum dqn_stage");
 
-/* ---------------------------------------------------------------- errors */
-
-int cuda_fail(struct fh_status *st, cudaError_t e, const char *call)
-{
-	int code = FH_DEVICE;
-
-	switch (e) {
-	case cudaErrorMemoryAllocation:
-		code = FH_EXHAUSTED;
-		break;
-	case cudaErrorIllegalAddress: case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress:
-	case cudaErrorInvalidAddressSpace: case cudaErrorInvalidPc: case cudaErrorHardwareStackError:
-	case cudaErrorLaunchFailure: case cudaErrorLaunchTimeout: case cudaErrorECCUncorrectable: case cudaErrorAssert:
-	case cudaErrorNvlinkUncorrectable: case cudaErrorContextIsDestroyed:
-		code = FH_DEVICE_LOST; /* every later call of this process would fail as well */
-		break;
-	default:
-		break;
-	}
-	(void)cudaGetLastError();
-	return fh_fail(st, code, "%.120s: %s (%s)", call, cudaGetErrorString(e), cudaGetErrorName(e));
-}
-
-static int use_device(const struct backend *b, struct fh_status *st)
-{
-	CUDA_TRY(cudaSetDevice(b->device));
-	return 0;
-}
-
-/* ---------------------------------------------------------------- device */
-
-static int cuda_info(const struct backend *b, struct device_info *out, struct fh_status *st)
-{
-	cudaDeviceProp prop;
-	struct device_info info = {};
-	int driver = 0, rc = use_device(b, st);
-
-	if (rc)
-		return rc;
-	CUDA_TRY(cudaGetDeviceProperties(&prop, b->device));
-	CUDA_TRY(cudaDriverGetVersion(&driver));
-	CUDA_TRY(cudaMemGetInfo(&info.memory_free, &info.memory_total));
-	snprintf(info.name, sizeof info.name, "%.100s", prop.name);
-	snprintf(info.driver, sizeof info.driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
-	info.compute_major = prop.major;
-	info.compute_minor = prop.minor;
-	*out = info;
-	return 0;
-}
-
 /* ---------------------------------------------------------------- exec */
 
 static void cuda_exec_free(struct exec *x);
 
-static int exec_memory(struct cuda_exec *c, const struct plan *plan, struct fh_status *st)
+/* The arena, or a refusal that says what there is. `taking` is held. */
+static int take_arena(struct cuda_exec *c, const struct plan *plan, struct fh_status *st)
 {
-	size_t slot = 0, free_bytes = 0, total = 0;
+	size_t free_bytes = 0, total = 0;
 	cudaError_t e;
 
 	CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
 	e = cudaMalloc(&c->x.arena, plan->arena_bytes);
-	if (e != cudaSuccess) {
-		(void)cudaGetLastError();
-		c->x.arena = NULL;
-		if (e == cudaErrorMemoryAllocation)
-			return fh_fail(st, FH_EXHAUSTED, "the job needs %zu bytes of device memory, %zu are free", plan->arena_bytes, free_bytes);
+	if (e == cudaSuccess)
+		return 0;
+	c->x.arena = NULL;
+	if (e != cudaErrorMemoryAllocation)
 		return cuda_fail(st, e, "cudaMalloc");
-	}
-	for (int i = 0; i < plan->tensors; i++) {
-		const struct plan_tensor *t = &plan->tensor[i];
+	(void)cudaGetLastError();
+	return fh_fail(st, FH_EXHAUSTED, "the job needs %zu bytes of device memory (%.1f MiB), %zu are free (%.1f of %.1f MiB)", plan->arena_bytes,
+	               (double)plan->arena_bytes / 1048576, free_bytes, (double)free_bytes / 1048576, (double)total / 1048576);
+}
 
-		c->x.tensor[i] = (char *)c->x.arena + t->offset;
-		if ((t->desc.role == ROLE_CLOCK || t->desc.role == ROLE_ACCUM) && t->bytes > slot)
-			slot = t->bytes;
-	}
+static int fill_arena(struct cuda_exec *c, const struct plan *plan, struct fh_status *st)
+{
+	for (int i = 0; i < plan->tensors; i++)
+		c->x.tensor[i] = (char *)c->x.arena + plan->tensor[i].offset;
 	/* FH_GPU_POISON: every byte that no stage has written is a NaN, for tests */
 	CUDA_TRY(cudaMemsetAsync(c->x.arena, getenv("FH_GPU_POISON") ? 0xff : 0, plan->arena_bytes, c->stream));
 	c->scratch = (unsigned char *)c->x.tensor[T_SCRATCH];
 	CUDA_TRY(cudaMemsetAsync(cuda_at<void>(c, &c->s.winner), 0xff, c->s.winner.stride * c->dims.P, c->stream));
 	CUDA_TRY(cudaMemsetAsync(cuda_at<void>(c, &c->s.ticket), 0, c->s.ticket.stride * c->dims.P, c->stream));
 	CUDA_TRY(cudaMemsetAsync(cuda_at<void>(c, &c->s.slice), 0, c->s.slice.stride * c->dims.P, c->stream)); /* its padding */
+	return 0;
+}
+
+/* Page-locked slots for what is read back: clocks and accumulators. */
+static int take_slots(struct cuda_exec *c, const struct plan *plan, struct fh_status *st)
+{
+	size_t slot = 0;
+
+	for (int i = 0; i < plan->tensors; i++) {
+		const struct plan_tensor *t = &plan->tensor[i];
+
+		if ((t->desc.role == ROLE_CLOCK || t->desc.role == ROLE_ACCUM) && t->bytes > slot)
+			slot = t->bytes;
+	}
 	slot = (slot + 255) / 256 * 256;
 	CUDA_TRY(cudaMallocHost(&c->h_slots, slot * CUDA_SLOTS));
+	c->used.pinned = slot * CUDA_SLOTS;
 	for (int i = 0; i < CUDA_SLOTS; i++) {
 		c->slot[i].h = (char *)c->h_slots + i * slot;
 		c->slot[i].bytes = slot;
 		CUDA_TRY(cudaEventCreateWithFlags(&c->slot[i].done, cudaEventDisableTiming));
 	}
+	return 0;
+}
+
+static int take_streams(struct cuda_exec *c, struct fh_status *st)
+{
+	CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+	CUDA_TRY(cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
 	for (int i = 0; i < 2; i++) {
 		CUDA_TRY(cudaEventCreateWithFlags(&c->launched[i], cudaEventDisableTiming | cudaEventBlockingSync));
 		CUDA_TRY(cudaEventCreateWithFlags(&c->fork[i], cudaEventDisableTiming));
 	}
 	CUDA_TRY(cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming));
-	CUDA_TRY(cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
 	return 0;
+}
+
+/* Everything of one trainer, as one change of the device's memory. */
+static int exec_memory(struct cuda_exec *c, const struct plan *plan, struct fh_status *st)
+{
+	struct cuda_state *s = cuda_state_of(c->x.backend);
+	std::lock_guard<std::mutex> hold(s->taking);
+	size_t before = cuda_free_now();
+	int rc = take_arena(c, plan, st);
+
+	if (rc == 0)
+		rc = take_streams(c, st);
+	if (rc == 0)
+		rc = take_slots(c, plan, st);
+	if (rc == 0)
+		rc = fill_arena(c, plan, st);
+	c->used.arena = c->x.arena ? cuda_cost(before, plan->arena_bytes) : 0;
+	cuda_own(&s->arenas, c->used.arena, 0);
+	cuda_own(&s->pinned, c->used.pinned, 0);
+	return rc;
 }
 
 static int cuda_exec_new(const struct backend *b, const struct plan *plan, struct exec **out, struct fh_status *st)
 {
 	struct cuda_exec *c;
 	const char *sync = getenv("FH_GPU_SYNC");
-	int rc = use_device(b, st);
+	int rc = cuda_use(b, st);
 
 	if (rc)
 		return rc;
@@ -148,15 +123,10 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	memcpy(&c->dims, plan->dims, sizeof c->dims);
 	cuda_scratch_make(&c->dims, &c->s);
 	c->sync = sync && *sync && strcmp(sync, "0") != 0;
-	int major = 0, shared = 0;
-	if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, b->device) == cudaSuccess)
-		c->overlap = major >= 9;
-	if (cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, b->device) != cudaSuccess)
-		c->multiprocessors = 1;
-	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, b->device) == cudaSuccess)
-		c->wide = shared >= 120 << 10;
-	cudaError_t e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-	rc = e == cudaSuccess ? exec_memory(c, plan, st) : cuda_fail(st, e, "cudaStreamCreateWithFlags");
+	c->overlap = cuda_state_of(b)->overlap;
+	c->multiprocessors = cuda_state_of(b)->multiprocessors;
+	c->wide = cuda_state_of(b)->wide;
+	rc = exec_memory(c, plan, st);
 	if (rc) {
 		cuda_exec_free(&c->x);
 		return rc;
@@ -165,37 +135,14 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	return 0;
 }
 
-static void tape_release(struct cuda_exec *c)
+/* Errors are of no interest here: after a lost device everything fails and goes with the process. */
+static void give_back(struct cuda_exec *c)
 {
-	struct cuda_state *s = (struct cuda_state *)c->x.backend->state;
+	struct cuda_state *s = cuda_state_of(c->x.backend);
+	std::lock_guard<std::mutex> hold(s->taking);
 
-	if (!c->tape)
-		return;
-	std::lock_guard<std::mutex> hold(s->lock);
-	if (--c->tape->refs == 0) {
-		struct cuda_tape **at = &s->tapes;
-
-		while (*at != c->tape)
-			at = &(*at)->next;
-		*at = c->tape->next;
-		cudaFree(c->tape->arena);
-		free(c->tape);
-	}
-	c->tape = NULL;
-}
-
-static void cuda_exec_free(struct exec *x)
-{
-	struct cuda_exec *c = cuda_of(x);
-
-	if (!x)
-		return;
-	cudaSetDevice(x->backend->device);
-	if (c->stream)
-		cudaStreamSynchronize(c->stream);
 	for (int i = 0; i < c->graphs; i++)
 		cudaGraphExecDestroy(c->graph[i].exec);
-	tape_release(c);
 	for (int i = 0; i < CUDA_SLOTS; i++)
 		if (c->slot[i].done)
 			cudaEventDestroy(c->slot[i].done);
@@ -209,86 +156,40 @@ static void cuda_exec_free(struct exec *x)
 		cudaEventDestroy(c->join);
 	if (c->side)
 		cudaStreamDestroy(c->side);
-	cudaFreeHost(c->h_slots);
-	cudaFree(x->arena);
+	if (c->h_slots)
+		cudaFreeHost(c->h_slots);
+	if (c->x.arena)
+		cudaFree(c->x.arena);
 	if (c->stream)
 		cudaStreamDestroy(c->stream);
+	(void)cudaGetLastError();
+	cuda_own(&s->arenas, 0, c->used.arena);
+	cuda_own(&s->graphs, 0, c->used.graph_bytes);
+	cuda_own(&s->pinned, 0, c->used.pinned);
+}
+
+static void cuda_exec_free(struct exec *x)
+{
+	struct cuda_exec *c = cuda_of(x);
+
+	if (!x)
+		return;
+	cudaSetDevice(x->backend->device);
+	if (c->stream)
+		cudaStreamSynchronize(c->stream);
+	cuda_tape_release(c);
+	give_back(c);
 	free(c);
 }
 
-/* ---------------------------------------------------------------- the resident market */
-
-static int tape_upload(const struct market *m, cudaStream_t stream, struct cuda_tape **out, struct fh_status *st)
+static void cuda_usage(const struct exec *x, struct exec_usage *out)
 {
-	const size_t T = (size_t)m->bars, column = (T * 8 + 255) / 256 * 256, features = (T * FH_MARKET_FEATURES * 4 + 255) / 256 * 256;
-	const size_t sigma = (T * 4 + 255) / 256 * 256, rolled = m->rolled ? (T + 255) / 256 * 256 : 0;
-	const size_t bytes = 5 * column + features + sigma + rolled;
-	size_t free_bytes = 0, total = 0;
-	char *d = NULL;
-	struct cuda_tape *t = (struct cuda_tape *)calloc(1, sizeof *t);
+	const struct exec_usage *u = &((const struct cuda_exec *)x)->used;
 
-	if (!t)
-		return fh_fail(st, FH_EXHAUSTED, "out of host memory for a market");
-	cudaMemGetInfo(&free_bytes, &total);
-	cudaError_t e = cudaMalloc(&d, bytes);
-	const void *src[8] = {m->open, m->high, m->low, m->close, m->ts, m->feature, m->sigma, m->rolled};
-	const size_t at[8] = {0, column, 2 * column, 3 * column, 4 * column, 5 * column, 5 * column + features, 5 * column + features + sigma};
-	const size_t size[8] = {T * 8, T * 8, T * 8, T * 8, T * 8, T * FH_MARKET_FEATURES * 4, T * 4, T};
-	for (int i = 0; i < (m->rolled ? 8 : 7) && e == cudaSuccess; i++)
-		e = cudaMemcpyAsync(d + at[i], src[i], size[i], cudaMemcpyHostToDevice, stream);
-	if (e == cudaSuccess)
-		e = cudaStreamSynchronize(stream);
-	if (e != cudaSuccess) {
-		cudaFree(d);
-		free(t);
-		if (e == cudaErrorMemoryAllocation) {
-			(void)cudaGetLastError();
-			return fh_fail(st, FH_EXHAUSTED, "the market needs %zu bytes of device memory, %zu are free", bytes, free_bytes);
-		}
-		return cuda_fail(st, e, "upload of the market");
-	}
-	t->arena = d;
-	t->bars = m->bars;
-	t->tick = m->tick;
-	t->max_gap = m->max_gap;
-	memcpy(t->hash, m->hash, sizeof t->hash);
-	t->view = {(const double *)(d + at[0]), (const double *)(d + at[1]), (const double *)(d + at[2]), (const double *)(d + at[3]),
-	           (const float *)(d + at[5]), (const float *)(d + at[6]), (const int64_t *)(d + at[4]),
-	           m->rolled ? (const uint8_t *)(d + at[7]) : nullptr};
-	*out = t;
-	return 0;
-}
-
-static int cuda_exec_market(struct exec *x, const struct market *m, struct fh_status *st)
-{
-	struct cuda_exec *c = cuda_of(x);
-	struct cuda_state *s = (struct cuda_state *)x->backend->state;
-	struct cuda_tape *t;
-	int rc = use_device(x->backend, st);
-
-	if (rc)
-		return rc;
-	tape_release(c);
-	{
-		std::lock_guard<std::mutex> hold(s->lock);
-		for (t = s->tapes; t; t = t->next)
-			if (t->bars == m->bars && t->tick == m->tick && t->max_gap == m->max_gap && !memcmp(t->hash, m->hash, sizeof t->hash))
-				break;
-		if (!t) {
-			rc = tape_upload(m, c->stream, &t, st);
-			if (rc)
-				return rc;
-			t->next = s->tapes;
-			s->tapes = t;
-		}
-		t->refs++;
-	}
-	c->tape = t;
-	x->market_host = m;
-	x->market = {t->bars, t->view.open, t->view.high, t->view.low, t->view.close, t->view.feature, t->view.sigma};
-	CUDA_TRY(cudaMemcpyAsync(cuda_at<struct cuda_tape_view>(c, &c->s.tape), &t->view, sizeof t->view, cudaMemcpyHostToDevice, c->stream));
-	CUDA_TRY(cudaStreamSynchronize(c->stream));
-	return 0;
+	out->arena = u->arena; /* these two never change */
+	out->pinned = u->pinned;
+	out->graph_bytes = __atomic_load_n(&u->graph_bytes, __ATOMIC_RELAXED);
+	out->graphs = __atomic_load_n(&u->graphs, __ATOMIC_RELAXED);
 }
 
 /* ---------------------------------------------------------------- copies */
@@ -301,7 +202,7 @@ static size_t whole(const struct exec *x, int tensor, size_t offset, size_t byte
 static int cuda_write(struct exec *x, int tensor, size_t offset, const void *src, size_t bytes, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -313,7 +214,7 @@ static int cuda_write(struct exec *x, int tensor, size_t offset, const void *src
 static int cuda_read(struct exec *x, int tensor, size_t offset, void *dst, size_t bytes, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -325,7 +226,7 @@ static int cuda_read(struct exec *x, int tensor, size_t offset, void *dst, size_
 static int cuda_zero(struct exec *x, int tensor, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -335,7 +236,7 @@ static int cuda_zero(struct exec *x, int tensor, struct fh_status *st)
 
 static int cuda_finish(struct exec *x, struct fh_status *st)
 {
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -347,7 +248,7 @@ static int cuda_finish(struct exec *x, struct fh_status *st)
 
 static int cuda_stage(struct exec *x, const struct stage *stage, struct fh_status *st)
 {
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (!rc)
 		rc = stages[stage->id](x, st);
@@ -397,13 +298,10 @@ static int capture(struct cuda_exec *c, const struct run *run, int runs, cudaGra
 	cudaError_t e = cudaStreamEndCapture(c->stream, &g);
 	if (!rc && e != cudaSuccess)
 		rc = cuda_fail(st, e, "cudaStreamEndCapture");
-	if (!rc) {
-		e = cudaGraphInstantiate(&exec, g, 0);
-		if (e == cudaSuccess)
-			e = cudaGraphUpload(exec, c->stream);
-		if (e != cudaSuccess)
-			rc = cuda_fail(st, e, "cudaGraphInstantiate");
-	}
+	if (!rc && (e = cudaGraphInstantiate(&exec, g, 0)) != cudaSuccess)
+		rc = cuda_fail(st, e, "cudaGraphInstantiate");
+	if (!rc && (e = cudaGraphUpload(exec, c->stream)) != cudaSuccess)
+		rc = cuda_fail(st, e, "cudaGraphUpload");
 	if (g)
 		cudaGraphDestroy(g);
 	if (rc && exec)
@@ -413,29 +311,57 @@ static int capture(struct cuda_exec *c, const struct run *run, int runs, cudaGra
 	return rc;
 }
 
+static void count_graphs(struct cuda_exec *c, size_t more, size_t less)
+{
+	struct cuda_state *s = cuda_state_of(c->x.backend);
+
+	cuda_own(&s->graphs, more, less);
+	cuda_own(&c->used.graph_bytes, more, less);
+	__atomic_store_n(&c->used.graphs, c->graphs, __ATOMIC_RELAXED);
+	if (more && c->used.graph_bytes > s->graph_typical)
+		__atomic_store_n(&s->graph_typical, c->used.graph_bytes, __ATOMIC_RELAXED);
+}
+
+/* The oldest goes; the stream may still run it. */
+static int forget_graph(struct cuda_exec *c, struct fh_status *st)
+{
+	size_t bytes = c->graph[0].bytes;
+
+	CUDA_TRY(cudaStreamSynchronize(c->stream));
+	cudaGraphExecDestroy(c->graph[0].exec);
+	memmove(c->graph, c->graph + 1, sizeof c->graph[0] * (CUDA_GRAPHS - 1));
+	c->graphs--;
+	count_graphs(c, 0, bytes);
+	return 0;
+}
+
 /* The captured graph of this list of runs, made at its first use. */
 static int graph_of(struct cuda_exec *c, const struct run *run, int runs, cudaGraphExec_t *out, struct fh_status *st)
 {
 	struct cuda_graph *g;
+	size_t before;
+	int rc = 0;
 
 	for (int i = 0; i < c->graphs; i++)
 		if (c->graph[i].runs == runs && !memcmp(c->graph[i].run, run, sizeof *run * (size_t)runs)) {
 			*out = c->graph[i].exec;
 			return 0;
 		}
-	if (c->graphs == CUDA_GRAPHS) { /* the oldest goes; the stream may still run it */
-		CUDA_TRY(cudaStreamSynchronize(c->stream));
-		cudaGraphExecDestroy(c->graph[0].exec);
-		memmove(c->graph, c->graph + 1, sizeof c->graph[0] * (CUDA_GRAPHS - 1));
-		c->graphs--;
-	}
-	g = &c->graph[c->graphs];
-	int rc = capture(c, run, runs, &g->exec, st);
+	std::lock_guard<std::mutex> hold(cuda_state_of(c->x.backend)->taking);
+	if (c->graphs == CUDA_GRAPHS)
+		rc = forget_graph(c, st);
 	if (rc)
 		return rc;
+	before = cuda_free_now();
+	g = &c->graph[c->graphs];
+	rc = capture(c, run, runs, &g->exec, st);
+	if (rc)
+		return rc;
+	g->bytes = cuda_cost(before, 0);
 	memcpy(g->run, run, sizeof *run * (size_t)runs);
 	g->runs = runs;
 	c->graphs++;
+	count_graphs(c, g->bytes, 0);
 	*out = g->exec;
 	return 0;
 }
@@ -444,7 +370,7 @@ static int cuda_run(struct exec *x, const struct run *run, int runs, struct fh_s
 {
 	struct cuda_exec *c = cuda_of(x);
 	cudaGraphExec_t g = NULL;
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -470,7 +396,7 @@ static int cuda_readback_request(struct exec *x, int tensor, int clear, uint64_t
 	struct cuda_exec *c = cuda_of(x);
 	const size_t bytes = x->plan->tensor[tensor].bytes;
 	struct cuda_slot *s = &c->slot[c->asked % CUDA_SLOTS];
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -492,7 +418,7 @@ static int cuda_readback_poll(struct exec *x, const void **data, uint64_t *tag, 
 {
 	struct cuda_exec *c = cuda_of(x);
 	struct cuda_slot *s = &c->slot[c->answered % CUDA_SLOTS];
-	int rc = use_device(x->backend, st);
+	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
@@ -531,11 +457,14 @@ extern "C" __attribute__((visibility("default"))) int fhd_backend_cuda(int abi, 
 	}
 	if (device < 0 || device >= devices)
 		return fh_fail(st, FH_UNAVAILABLE, "no CUDA device %d, there are %d", device, devices);
-	CUDA_TRY(cudaSetDevice(device));
-	CUDA_TRY(cudaFree(NULL)); /* makes the context now, not in the first job */
 	s = new (std::nothrow) cuda_state();
 	if (!s)
 		return fh_fail(st, FH_EXHAUSTED, "out of host memory for the CUDA backend");
+	int rc = cuda_device_open(s, device, st);
+	if (rc) {
+		delete s;
+		return rc;
+	}
 	b = &s->b;
 	b->name = "cuda";
 	b->kind = FH_DEVICE_CUDA;
@@ -543,8 +472,11 @@ extern "C" __attribute__((visibility("default"))) int fhd_backend_cuda(int abi, 
 	b->device = device;
 	b->state = s;
 	b->info = cuda_info;
+	b->memory = cuda_memory;
+	b->price = cuda_price;
 	b->exec_new = cuda_exec_new;
 	b->exec_free = cuda_exec_free;
+	b->usage = cuda_usage;
 	b->exec_market = cuda_exec_market;
 	b->write = cuda_write;
 	b->read = cuda_read;

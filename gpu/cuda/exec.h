@@ -28,7 +28,7 @@ int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
 #define CUDA_RUNS 8
 
 struct cuda_slot { void *h; size_t bytes; cudaEvent_t done; uint64_t tag; };
-struct cuda_graph { struct run run[CUDA_RUNS]; int runs; cudaGraphExec_t exec; };
+struct cuda_graph { struct run run[CUDA_RUNS]; int runs; cudaGraphExec_t exec; size_t bytes; };
 
 struct cuda_exec {
 	struct exec x; /* first: a struct exec * is a struct cuda_exec * */
@@ -47,6 +47,7 @@ struct cuda_exec {
 	void *h_slots;            /* pinned arena behind the slots */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
+	struct exec_usage used;   /* counts of graphs are atomic: others read them */
 	int multiprocessors;
 	int wide;                 /* blocks may have the shared memory of 128 x 128 tiles */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */

@@ -66,6 +66,17 @@ static int host_info(const struct backend *b, struct device_info *out, struct fh
 	return 0;
 }
 
+/* Markets and arenas are the process's own memory and nobody counts them apart. */
+static int host_memory(const struct backend *b, struct device_memory *out, struct fh_status *st)
+{
+	struct device_info info;
+
+	host_info(b, &info, st);
+	*out = (struct device_memory){.total = info.memory_total, .free = info.memory_free};
+	out->others = out->free < out->total ? out->total - out->free : 0;
+	return 0;
+}
+
 /* ---------------------------------------------------------------- life of an exec */
 
 static void host_exec_free(struct exec *x)
@@ -137,6 +148,11 @@ static int host_exec_new(const struct backend *b, const struct plan *plan, struc
 	clear_arena(h);
 	*out = &h->x;
 	return 0;
+}
+
+static void host_usage(const struct exec *x, struct exec_usage *out)
+{
+	*out = (struct exec_usage){.arena = x->plan->arena_bytes};
 }
 
 static int host_exec_market(struct exec *x, const struct market *m, struct fh_status *st)
@@ -251,6 +267,7 @@ const struct backend *backend_host(void)
 {
 	static const struct backend host = {
 		.name = "host", .kind = FH_DEVICE_HOST, .abi = BACKEND_ABI, .device = 0, .info = host_info,
+		.memory = host_memory, .usage = host_usage,
 		.exec_new = host_exec_new, .exec_free = host_exec_free, .exec_market = host_exec_market,
 		.write = host_write, .read = host_read, .zero = host_zero, .run = host_run, .stage = host_stage,
 		.readback_request = host_readback_request, .readback_poll = host_readback_poll, .finish = host_finish,

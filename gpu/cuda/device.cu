@@ -1,0 +1,163 @@
+/* The device: errors, what it is, who holds its memory. See device.h. */
+#include <stdio.h>
+#include <string.h>
+#include "gpu/cuda/device.h"
+
+#define DRIVER_GRANULE ((size_t)2 << 20)  /* large allocations are rounded up to this */
+#define GRAPHS_GUESS ((size_t)4 << 20)    /* captured graphs of a trainer, before one was measured */
+#define FOREIGN ((size_t)64 << 20)        /* a difference that is off by more was made by somebody else */
+
+/* ---------------------------------------------------------------- errors */
+
+/* After these every later call of the process fails as well. */
+static int is_sticky(cudaError_t e)
+{
+	switch (e) {
+	case cudaErrorIllegalAddress: case cudaErrorIllegalInstruction: case cudaErrorMisalignedAddress:
+	case cudaErrorInvalidAddressSpace: case cudaErrorInvalidPc: case cudaErrorHardwareStackError:
+	case cudaErrorLaunchFailure: case cudaErrorLaunchTimeout: case cudaErrorECCUncorrectable: case cudaErrorAssert:
+	case cudaErrorNvlinkUncorrectable: case cudaErrorContextIsDestroyed: case cudaErrorDevicesUnavailable:
+	case cudaErrorSystemNotReady: case cudaErrorMpsConnectionFailed: case cudaErrorMpsRpcFailure:
+	case cudaErrorMpsServerNotReady: case cudaErrorExternalDevice: case cudaErrorUnknown:
+#if CUDART_VERSION >= 12080
+	case cudaErrorContained: case cudaErrorTensorMemoryLeak:
+#endif
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+int cuda_fail(struct fh_status *st, cudaError_t e, const char *call)
+{
+	int code = e == cudaErrorMemoryAllocation ? FH_EXHAUSTED : is_sticky(e) ? FH_DEVICE_LOST : FH_DEVICE;
+
+	(void)cudaGetLastError(); /* else the next launch would be blamed for it */
+	return fh_fail(st, code, "%.120s: %s (%s)", call, cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+int cuda_use(const struct backend *b, struct fh_status *st)
+{
+	CUDA_TRY(cudaSetDevice(b->device));
+	return 0;
+}
+
+/* ---------------------------------------------------------------- memory */
+
+size_t cuda_free_now(void)
+{
+	size_t free_bytes = 0, total = 0;
+
+	if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+		(void)cudaGetLastError();
+	return free_bytes;
+}
+
+size_t cuda_rounded(size_t bytes)
+{
+	return (bytes + DRIVER_GRANULE - 1) / DRIVER_GRANULE * DRIVER_GRANULE;
+}
+
+size_t cuda_cost(size_t before, size_t asked)
+{
+	size_t now = cuda_free_now(), cost = before > now ? before - now : 0;
+	int believed = asked ? cost >= asked && cost - asked < FOREIGN : cost < FOREIGN;
+
+	return believed ? cost : cuda_rounded(asked);
+}
+
+void cuda_own(size_t *owner, size_t more, size_t less)
+{
+	__atomic_add_fetch(owner, more - less, __ATOMIC_RELAXED); /* wraps as it should */
+}
+
+static size_t owned(const size_t *owner)
+{
+	return __atomic_load_n(owner, __ATOMIC_RELAXED);
+}
+
+int cuda_memory(const struct backend *b, struct device_memory *out, struct fh_status *st)
+{
+	struct cuda_state *s = cuda_state_of(b);
+	struct device_memory m = {};
+	size_t ours;
+	int rc = cuda_use(b, st);
+
+	if (rc)
+		return rc;
+	/* Nobody takes memory between the driver's numbers and ours. */
+	std::lock_guard<std::mutex> hold(s->taking);
+	CUDA_TRY(cudaMemGetInfo(&m.free, &m.total));
+	m.context = owned(&s->context);
+	m.arenas = owned(&s->arenas);
+	m.markets = owned(&s->markets);
+	m.graphs = owned(&s->graphs);
+	m.pinned = owned(&s->pinned);
+	ours = m.context + m.arenas + m.markets + m.graphs;
+	m.others = m.total - m.free > ours ? m.total - m.free - ours : 0;
+	__atomic_store_n(&s->info.memory_free, m.free, __ATOMIC_RELAXED);
+	*out = m;
+	return 0;
+}
+
+void cuda_price(const struct backend *b, const struct plan *plan, int64_t bars, struct memory_plan *m)
+{
+	const struct cuda_state *s = cuda_state_of(b);
+
+	m->market = bars > 0 ? cuda_tape_bytes(bars, 0) : 0;
+	m->overhead = cuda_rounded(plan->arena_bytes) - plan->arena_bytes + cuda_rounded(m->market) - m->market + owned(&s->graph_typical);
+	m->total = plan->arena_bytes + m->market + m->overhead;
+}
+
+/* ---------------------------------------------------------------- what it is */
+
+int cuda_info(const struct backend *b, struct device_info *out, struct fh_status *st)
+{
+	const struct cuda_state *s = cuda_state_of(b);
+
+	*out = s->info;
+	out->memory_free = __atomic_load_n(&s->info.memory_free, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static int describe(struct cuda_state *s, int device, const struct cuda_nvml *nvml, struct fh_status *st)
+{
+	cudaDeviceProp prop;
+	struct device_info *info = &s->info;
+	int driver = 0, shared = 0;
+
+	CUDA_TRY(cudaGetDeviceProperties(&prop, device));
+	CUDA_TRY(cudaDriverGetVersion(&driver));
+	CUDA_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+	CUDA_TRY(cudaDeviceGetAttribute(&s->multiprocessors, cudaDevAttrMultiProcessorCount, device));
+	CUDA_TRY(cudaMemGetInfo(&info->memory_free, &info->memory_total));
+	snprintf(info->name, sizeof info->name, "%.100s", prop.name);
+	snprintf(info->driver, sizeof info->driver, "%.40s%sCUDA %d.%d", nvml->driver, nvml->driver[0] ? ", " : "", driver / 1000,
+	         driver % 1000 / 10);
+	info->compute_major = prop.major;
+	info->compute_minor = prop.minor;
+	s->overlap = prop.major >= 9;
+	s->wide = shared >= 120 << 10;
+	return 0;
+}
+
+/* Makes the context now, not in the first job, and measures it where that can be done. A worker that waits for the device
+ * sleeps: a core that spins would be missing to those who do something. */
+int cuda_device_open(struct cuda_state *s, int device, struct fh_status *st)
+{
+	struct cuda_nvml before = {}, after = {};
+	char pci[32] = "";
+	int rc, looked;
+
+	if (cudaDeviceGetPCIBusId(pci, sizeof pci, device) != cudaSuccess)
+		(void)cudaGetLastError();
+	looked = pci[0] && cuda_nvml_look(pci, &before);
+	CUDA_TRY(cudaSetDevice(device));
+	CUDA_TRY(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+	CUDA_TRY(cudaFree(NULL));
+	s->graph_typical = GRAPHS_GUESS;
+	rc = describe(s, device, &before, st);
+	if (rc == 0 && looked && cuda_nvml_look(pci, &after) && before.free_bytes > after.free_bytes)
+		s->context = before.free_bytes - after.free_bytes;
+	return rc;
+}
