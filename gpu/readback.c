@@ -113,8 +113,14 @@ static void take_clock(struct trainer *t, const struct inflight *from, const voi
 		struct progress now;
 		t->plan.program->progress(&t->plan, (const char *)data + stride * (size_t)p, &now);
 		diverged += now.diverged;
-		if (p == 0)
+		if (p == 0) {
+			/* Vector steps enqueued since are no longer needed; that all are done is only known behind the last of them. */
+			int64_t since = t->at.vector_step - from->vector_step;
+
+			if (since && now.warm_left)
+				now.warm_left = now.warm_left > since ? now.warm_left - since : 0;
 			t->progress = now;
+		}
 	}
 	t->diverged = diverged == t->plan.population;
 	if (!t->first_step_ns && from->step > t->began_at)

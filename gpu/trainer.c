@@ -15,6 +15,9 @@
 
 #define WARM_AT_ONCE 8      /* vector steps between two looks at the clock (and at the budget) */
 #define CHUNKS_AT_ONCE 4
+#define LONG_NS 10000000    /* what is given to a device at once takes less, or stop and pause would wait for it */
+#define SHORT_NS 2000000    /* less than this, and several chunks go at once */
+#define PACE_FILL 4         /* calls that may only fill the device's queue and say nothing about its pace */
 #define CLOCK_EVERY 64      /* learn steps between two looks at the clock: how late divergence is noticed */
 
 int64_t monotonic_ns(void)
@@ -180,10 +183,16 @@ static int zero_fresh(struct trainer *t, int keep_weights, int keep_replay, stru
 	return 0;
 }
 
+static void pace_reset(struct trainer *t)
+{
+	t->paced = t->slow = 0;
+}
+
 int trainer_read_progress(struct trainer *t, struct fh_status *st)
 {
 	int rc = readback_clock(t, st);
 
+	pace_reset(t); /* the device's queue is empty afterwards */
 	return rc ? rc : readback_settle(t, st);
 }
 
@@ -210,6 +219,8 @@ int trainer_install(struct trainer *t, const struct job_start *start, struct mar
 	t->at = (struct position){.boundary = BOUNDARY_PASSED};
 	t->checkpoint_due = t->diverged = 0;
 	t->began_at = t->first_step_ns = 0;
+	t->chunks_at_once = 1;
+	t->steps_at_once = t->backend->kind == FH_DEVICE_HOST ? 1 : t->schedule.chunk[t->schedule.runs - 1].count;
 	rc = zero_fresh(t, keep_weights, keep_replay, st);
 	return rc ? rc : t->plan.program->begin(t->x, &t->spec, t->split, weights_from, replay_from, st);
 }
@@ -318,6 +329,7 @@ static int64_t until_due(const struct trainer *t)
 	return left;
 }
 
+/* Vector steps that are certainly needed are enqueued without a look at what the ones before have stored. */
 static int run_warm(struct trainer *t, struct fh_status *st)
 {
 	struct run run = t->schedule.warm;
@@ -329,7 +341,28 @@ static int run_warm(struct trainer *t, struct fh_status *st)
 	if (rc)
 		return rc;
 	t->at.vector_step += n;
-	return trainer_read_progress(t, st);
+	t->progress.warm_left -= n;
+	return t->progress.warm_left ? 0 : trainer_read_progress(t, st);
+}
+
+/* A call to the backend returns when the one two before it is done (on the host: when it is done itself), so the time
+ * between two returns is what one takes. One chunk at a time at first, several when they are short; a chunk that is long
+ * (large batches, many trials, many learn steps) is cut. None of this changes what is computed. */
+static void pace(struct trainer *t, int64_t steps)
+{
+	int64_t now = monotonic_ns(), took = now - t->paced_ns;
+
+	t->paced_ns = now;
+	if (++t->paced < PACE_FILL)
+		return;
+	t->slow = took > LONG_NS ? t->slow + 1 : 0;
+	if (t->slow >= 2 && steps > 1) {
+		t->steps_at_once = t->chunks_at_once > 1 ? t->steps_at_once : (steps + 1) / 2;
+		t->chunks_at_once = 1;
+		pace_reset(t);
+	} else if (took < SHORT_NS && t->backend->kind != FH_DEVICE_HOST) {
+		t->chunks_at_once = CHUNKS_AT_ONCE;
+	}
 }
 
 /* One chunk, or what a boundary leaves of it: learn steps at multiples of a chunk's length begin with its other runs. A
@@ -341,8 +374,9 @@ static int run_chunk(struct trainer *t, struct fh_status *st)
 	int64_t within = t->at.step % whole, left = until_due(t), steps = whole - within < left ? whole - within : left;
 
 	first = within == 0 ? 0 : last;
-	chunks = within == 0 && t->backend->kind != FH_DEVICE_HOST && left / whole > 1 ? (int)(left / whole) : 1;
-	chunks = chunks < CHUNKS_AT_ONCE ? chunks : CHUNKS_AT_ONCE;
+	chunks = within == 0 && left / whole > 1 ? (int)(left / whole) : 1;
+	chunks = chunks < t->chunks_at_once ? chunks : t->chunks_at_once;
+	steps = chunks > 1 || steps < t->steps_at_once ? steps : t->steps_at_once;
 	for (int i = 0; i < chunks; i++)
 		memcpy(run + i * t->schedule.runs, t->schedule.chunk, sizeof *run * (size_t)t->schedule.runs);
 	run[chunks * t->schedule.runs - 1].count = (int)steps;
@@ -353,8 +387,11 @@ static int run_chunk(struct trainer *t, struct fh_status *st)
 	t->at.step += whole * (chunks - 1) + steps;
 	t->at.boundary = BOUNDARY_REPORT;
 	t->at.evaluated = 0;
+	pace(t, whole * (chunks - 1) + steps);
 	/* The clock behind the first learn steps of a run says when they were done. */
-	return t->at.step - t->progress_step >= CLOCK_EVERY || (!t->first_step_ns && t->progress_step == t->began_at) ? readback_clock(t, st) : 0;
+	if (t->at.step - t->progress_step >= CLOCK_EVERY || (!t->first_step_ns && t->progress_step == t->began_at))
+		return readback_clock(t, st);
+	return 0;
 }
 
 static int run_boundary(struct trainer *t, int64_t budget_ns, struct fh_status *st)
@@ -368,6 +405,8 @@ static int run_boundary(struct trainer *t, int64_t budget_ns, struct fh_status *
 			rc = readback_report(t, st);
 		break;
 	case BOUNDARY_EVALUATE:
+		if (validate_count(t) > 0)
+			pace_reset(t);
 		rc = validate_run(t, budget_ns, st);
 		if (rc == 0)
 			return 0; /* not finished */

@@ -51,6 +51,12 @@ struct trainer {
 	int64_t progress_step;                /* step at which the clock was last asked for */
 	int diverged;                         /* all trials have */
 
+	/* How much is given to the backend at once, see pace() in trainer.c. */
+	int chunks_at_once;
+	int64_t steps_at_once;
+	int paced, slow;                      /* calls in a row, and long ones among the last */
+	int64_t paced_ns;                     /* when the last one returned */
+
 	struct policy *policy;                /* evaluation in progress, else evaluation is NULL */
 	struct evaluation *evaluation;
 	float *weights;                       /* one network, read back for it */
