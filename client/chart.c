@@ -12,13 +12,14 @@
 #define PAGE_WIDTH 980.0
 #define LEFT 84.0
 #define RIGHT 24.0
-#define HEAD_HEIGHT 74.0
+#define HEAD_HEIGHT 92.0
 #define GAP 34.0          /* above a panel, for its title */
 #define FOOT 40.0         /* below a section, for its x labels */
 #define MAIN_HEIGHT 270.0
 #define SIDE_HEIGHT 92.0
 #define LOSS_HEIGHT 170.0
 #define MARK_SPACING 5.0  /* pixels between two marks of one kind */
+#define MEAN_SHARE 60     /* a dense position's mean runs over this share of the bars */
 #define LOG_RATIO 50.0    /* a loss that falls by more than this is drawn in powers of ten */
 
 int training_add(struct training *t, double step, double loss, double q, struct fh_status *st)
@@ -188,7 +189,31 @@ static int64_t draw_marks(struct svg *s, const struct panel *p, const struct tra
 	return drawn;
 }
 
-static double draw_trades(struct svg *s, double top, const struct trace *t)
+/* A position that changes more often than every third pixel is a smear: its outline is left out and its mean drawn over it. */
+static void draw_position(struct svg *s, const struct panel *q, const struct trace *t, double *v)
+{
+	int64_t changes = 0, width = t->n / MEAN_SHARE < 2 ? 2 : t->n / MEAN_SHARE;
+	char title[96];
+	double sum = 0;
+
+	for (int64_t i = 1; i < t->n; i++)
+		changes += t->position[i] != t->position[i - 1];
+	int dense = (double)changes > q->w / 3;
+	for (int64_t i = 0; dense && i < t->n; i++) {
+		sum += isfinite(t->position[i]) ? t->position[i] : 0;
+		if (i >= width)
+			sum -= isfinite(t->position[i - width]) ? t->position[i - width] : 0;
+		v[i] = sum / (double)(i < width ? i + 1 : width);
+	}
+	snprintf(title, sizeof title, dense ? "Position, with its mean over %lld bars" : "Position", (long long)width);
+	panel_frame(s, q, title, UNIT_REAL);
+	panel_x_times(s, q, t->ts, t->n, 1);
+	panel_area(s, q, t->position, t->n, 1, dense ? "dense" : "hold");
+	if (dense)
+		panel_line(s, q, NULL, v, t->n, "a");
+}
+
+static double draw_trades(struct svg *s, double top, const struct trace *t, double *v)
 {
 	static const char *const legend[] = {"buy", "buy", "sell", "sell", "exit", "barrier or horizon", NULL};
 	struct panel p = panel_at(top + GAP, MAIN_HEIGHT, 0, (double)(t->n - 1));
@@ -214,9 +239,7 @@ static double draw_trades(struct svg *s, double top, const struct trace *t)
 	panel_fit(&q, t->position, t->n);
 	panel_include(&q, 0);
 	panel_pad(&q, 0.08);
-	panel_frame(s, &q, "Position", UNIT_REAL);
-	panel_x_times(s, &q, t->ts, t->n, 1);
-	panel_area(s, &q, t->position, t->n, 1, "hold");
+	draw_position(s, &q, t, v);
 	return q.y + q.h + FOOT;
 }
 
@@ -283,22 +306,22 @@ static double section_height(unsigned kinds)
 	return h;
 }
 
-void chart_draw(struct svg *s, unsigned kinds, const char *title, const char *subtitle, const struct trace *trace,
-		const struct training *training)
+void chart_draw(struct svg *s, unsigned kinds, const struct caption *caption, const struct trace *trace, const struct training *training)
 {
 	int64_t n = trace ? trace->n : 0;
 	double top = HEAD_HEIGHT - GAP + 12;
 
 	n = training && training->n > n ? training->n : n;
 	double *v = malloc((size_t)(n ? n : 1) * sizeof *v);
-	svg_begin(s, PAGE_WIDTH, section_height(kinds), title);
+	svg_begin(s, PAGE_WIDTH, section_height(kinds), caption->title);
 	s->failed |= !v;
-	svg_text(s, LEFT - 60, 28, "title", "start", title);
-	svg_text(s, LEFT - 60, 46, "sub", "start", subtitle);
+	svg_text(s, LEFT - 60, 28, "title", "start", caption->title);
+	svg_text(s, LEFT - 60, 46, "sub", "start", caption->subtitle);
+	svg_text(s, LEFT - 60, 64, "facts", "start", caption->facts);
 	if (v && trace && (kinds & CHART_EQUITY))
 		top = draw_equity(s, top, trace, v);
 	if (v && trace && (kinds & CHART_TRADES))
-		top = draw_trades(s, top, trace);
+		top = draw_trades(s, top, trace, v);
 	if (v && training && (kinds & CHART_LOSS))
 		draw_training(s, top, training, v);
 	svg_end(s);

@@ -18,9 +18,11 @@ int training_add(struct training *t, double step, double loss, double q, struct 
 int training_add_validation(struct training *t, double step, double sharpe, struct fh_status *st);
 void training_release(struct training *t);
 
+/* What stands above them: what it is, of what, and the numbers that matter. Empty lines are left empty. */
+struct caption { char title[256], subtitle[256], facts[256]; };
+
 /* The asked pictures below each other. `trace` may be NULL without equity and trades, `training` without loss. A picture
  * without data says so. */
-void chart_draw(struct svg *s, unsigned kinds, const char *title, const char *subtitle, const struct trace *trace,
-		const struct training *training);
+void chart_draw(struct svg *s, unsigned kinds, const struct caption *caption, const struct trace *trace, const struct training *training);
 
 #endif

@@ -261,6 +261,17 @@ static int load_states(const char *path, struct states *s, struct fh_status *st)
 	return rc;
 }
 
+/* What the indices of the environment's three branches mean: for people; CSV and JSON have the indices. */
+static const char *action_word(const Fh__V1__ActReply *r, size_t branch, int32_t index)
+{
+	static const char *const word[3][5] = {{"-1", "-0.5", "0", "0.5", "1"}, {"market", "limit", "ioc"}, {"0.25", "0.5", "1"}};
+	static const uint32_t size[3] = {5, 3, 3};
+
+	if (branch >= 3 || r->n_actions != 3 || r->actions[branch] != size[branch] || index < 0 || (uint32_t)index >= size[branch])
+		return NULL;
+	return word[branch][index];
+}
+
 static void print_actions(struct ctx *c, const Fh__V1__ActReply *r, int rows)
 {
 	static char name[BRANCHES_MAX * 16][24];
@@ -278,7 +289,11 @@ static void print_actions(struct ctx *c, const Fh__V1__ActReply *r, int rows)
 	}
 	for (size_t k = 0; k < d && k < BRANCHES_MAX; k++)
 		for (uint32_t a = 0; a < r->actions[k] && n < TABLE_COLUMNS_MAX && n < sizeof name / sizeof *name; a++, q++) {
-			snprintf(name[n], sizeof name[n], "q_%s_%u", k < 3 ? branch[k] : "action", a);
+			const char *word = c->output == OUT_CSV ? NULL : action_word(r, k, (int32_t)a);
+			if (word)
+				snprintf(name[n], sizeof name[n], "q(%s)", word);
+			else
+				snprintf(name[n], sizeof name[n], "q_%s_%u", k < 3 ? branch[k] : "action", a);
 			heads[n] = name[n];
 			n++;
 		}
@@ -288,8 +303,13 @@ static void print_actions(struct ctx *c, const Fh__V1__ActReply *r, int rows)
 	table_init(&t, heads, align);
 	for (size_t i = 0; i < (size_t)rows && (i + 1) * d <= r->n_action && (i + 1) * q <= r->n_q; i++) {
 		table_add(&t, "%zu", i);
-		for (size_t k = 0; k < d; k++)
-			table_add(&t, "%d", r->action[i * d + k]);
+		for (size_t k = 0; k < d; k++) {
+			const char *word = c->output == OUT_CSV ? NULL : action_word(r, k, r->action[i * d + k]);
+			if (word)
+				table_add(&t, "%s", word);
+			else
+				table_add(&t, "%d", r->action[i * d + k]);
+		}
 		for (size_t k = 0; k < q; k++)
 			table_add(&t, c->output == OUT_CSV ? "%.9g" : "%.4f", (double)r->q[i * q + k]);
 	}
@@ -363,7 +383,9 @@ const struct command cmds_evaluate[] = {
 	 "  fhctl evaluate first --split test --trace test.csv\n",
 	 evaluate_opts, 0, 1, OUT_ALL, run_evaluate},
 	{"act", GROUP_RESULTS, "[JOB]", "greedy actions and Q values for states",
-	 "A state is one line (or inner JSON array) of numbers: the market features, then the portfolio features.\n\n"
+	 "A state is one line (or inner JSON array) of numbers: the market features, then the portfolio features (gpu/MATH.md, sections\n"
+	 "7 and 8). An action is the wanted exposure, the order and the share of the change that is sent now; -o csv and json give them as\n"
+	 "indices into -1 -0.5 0 0.5 1, market limit ioc, and 0.25 0.5 1.\n\n"
 	 "  fhctl act first --states now.json -o json\n",
 	 act_opts, 0, 1, OUT_ALL | OUT_CSV, run_act},
 	{.name = NULL}

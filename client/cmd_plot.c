@@ -6,7 +6,6 @@
 #include "client/evaluation.h"
 #include "client/output.h"
 
-#define TITLE_SIZE 256
 #define PAGE_SAMPLES 5000
 
 struct picture {
@@ -14,7 +13,7 @@ struct picture {
 	struct trace trace;
 	struct training training;
 	Fh__V1__Policy policy; /* of the validations drawn: the first one's; the last step evaluates the other network too */
-	char title[TITLE_SIZE], subtitle[TITLE_SIZE];
+	struct caption caption;
 };
 
 static int kinds_of(const struct ctx *c, unsigned *out, struct fh_status *st)
@@ -42,6 +41,41 @@ static int add_row(void *arg, const Fh__V1__EvaluateReply *e, const Fh__V1__Trac
 	return r ? trace_add(t, r, st) : trace_add_first(t, e, st);
 }
 
+/* The numbers under the title: the agent's, as `fhctl evaluate` gives them. */
+static void report_facts(struct picture *p, const Fh__V1__EvaluateReply *e)
+{
+	static const struct { const char *name, *form; double scale; } fact[] = {
+		{"return", "return %.3g %%", 100}, {"sharpe", "Sharpe %.3g", 1}, {"max_drawdown", "max drawdown %.3g %%", 100},
+		{"trades", "%.0f trades", 1}, {"win_rate", "win rate %.0f %%", 100}, {"exposure", "exposure %.0f %%", 100},
+	};
+	const Fh__V1__EvaluationReport *r = e->n_report ? e->report[0] : NULL;
+	size_t used = 0;
+
+	for (size_t k = 0; r && k < sizeof fact / sizeof *fact; k++)
+		for (size_t i = 0; i < r->n_value; i++)
+			if (r->value[i]->name && !strcmp(r->value[i]->name, fact[k].name) && used < sizeof p->caption.facts) {
+				char one[64];
+				snprintf(one, sizeof one, fact[k].form, r->value[i]->value * fact[k].scale);
+				used += (size_t)snprintf(p->caption.facts + used, sizeof p->caption.facts - used, "%s%s", used ? "  ·  " : "", one);
+			}
+}
+
+/* A trace has no report: what its equity alone tells. */
+static void trace_facts(struct picture *p)
+{
+	const struct trace *t = &p->trace;
+	double peak = t->equity[0], drawdown = 0;
+	long long fills = 0;
+
+	for (int64_t i = 0; i < t->n; i++) {
+		peak = t->equity[i] > peak ? t->equity[i] : peak;
+		drawdown = peak > 0 && (peak - t->equity[i]) / peak > drawdown ? (peak - t->equity[i]) / peak : drawdown;
+		fills += (t->fill[i] != 0) + (t->exit_fill[i] != 0);
+	}
+	snprintf(p->caption.facts, sizeof p->caption.facts, "return %.3g %%  ·  max drawdown %.3g %%  ·  %lld trades",
+		 (t->equity[t->n - 1] / t->equity[0] - 1) * 100, drawdown * 100, fills);
+}
+
 static int ask_daemon(struct ctx *c, struct picture *p, struct fh_status *st)
 {
 	struct evaluation_ask ask = {.benchmarks = 0};
@@ -54,9 +88,10 @@ static int ask_daemon(struct ctx *c, struct picture *p, struct fh_status *st)
 	if (rc)
 		return rc;
 	const Fh__V1__EvaluateReply *e = a.reply->operation->evaluate;
-	snprintf(p->subtitle, sizeof p->subtitle, "greedy policy on the %s split, %.16s to %.16s", e->split ? e->split : ask.split,
+	snprintf(p->caption.subtitle, sizeof p->caption.subtitle, "greedy policy on the %s split, %.16s to %.16s", e->split ? e->split : ask.split,
 		 timestamp_format(e->first_ts, t0), timestamp_format(e->last_ts, t1));
-	snprintf(p->title, sizeof p->title, "%s%.64s", ask.job ? "" : "checkpoint ", ask.job ? ask.job : ask.checkpoint);
+	snprintf(p->caption.title, sizeof p->caption.title, "%s%.64s", ask.job ? "" : "checkpoint ", ask.job ? ask.job : ask.checkpoint);
+	report_facts(p, e);
 	fh_answer_release(&a);
 	return p->trace.n < 2 ? fh_fail(st, FH_INVALID, "the split has no bar to play") : 0;
 }
@@ -71,9 +106,10 @@ static int read_file(struct picture *p, const char *path, struct fh_status *st)
 		st->code = FH_INVALID; /* a file of the person's, not an object of the daemon's */
 	if (rc)
 		return rc;
-	snprintf(p->title, sizeof p->title, "%.200s", base ? base + 1 : path);
-	snprintf(p->subtitle, sizeof p->subtitle, "%lld bars, %.16s to %.16s", (long long)p->trace.n - 1,
+	snprintf(p->caption.title, sizeof p->caption.title, "%.200s", base ? base + 1 : path);
+	snprintf(p->caption.subtitle, sizeof p->caption.subtitle, "%lld bars, %.16s to %.16s", (long long)p->trace.n - 1,
 		 timestamp_format(p->trace.ts[0], t0), timestamp_format(p->trace.ts[p->trace.n - 1], t1));
+	trace_facts(p);
 	return 0;
 }
 
@@ -142,8 +178,8 @@ static int collect(struct ctx *c, struct picture *p, struct fh_status *st)
 	if (!rc && (p->kinds & CHART_LOSS))
 		rc = ask_series(c, p, job, st);
 	if (!rc && p->kinds == CHART_LOSS) {
-		snprintf(p->title, sizeof p->title, "%.64s", job);
-		snprintf(p->subtitle, sizeof p->subtitle, "learning, %lld reports", (long long)p->training.n);
+		snprintf(p->caption.title, sizeof p->caption.title, "%.64s", job);
+		snprintf(p->caption.subtitle, sizeof p->caption.subtitle, "learning, %lld reports", (long long)p->training.n);
 	}
 	return rc;
 }
@@ -173,7 +209,7 @@ static int run_plot(struct ctx *c)
 	if (!rc && c->argc > 1)
 		rc = fh_fail(&st, FH_INVALID, "'%.60s' is one operand too many", c->argv[1]);
 	if (!rc) {
-		chart_draw(&s, p.kinds, p.title, p.subtitle, &p.trace, &p.training);
+		chart_draw(&s, p.kinds, &p.caption, &p.trace, &p.training);
 		rc = svg_save(&s, out, &st);
 		svg_release(&s);
 	}

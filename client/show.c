@@ -14,6 +14,7 @@
 
 #define BAR_CELLS 30
 #define LABEL_COLUMN 16
+#define VALUES_A_LINE 3
 
 static void line(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -61,20 +62,17 @@ static void show_progress(const Fh__V1__Job *j)
 
 static void show_sample(const char *label, const Fh__V1__Sample *s)
 {
-	char text[1024], v[OUT_TEXT];
-	size_t at;
+	char v[OUT_TEXT], name[48];
 
 	if (!s)
 		return;
-	at = (size_t)snprintf(text, sizeof text, "step %" PRIu64, s->step);
-	for (size_t i = 0; i < s->n_value && at < sizeof text; i++) {
-		/* Four to a line. */
-		const char *before = i % 4 ? "  " : "\n                  ";
+	line(label, "step %" PRIu64, s->step);
+	for (size_t i = 0; i < s->n_value; i++) {
+		int last = i % VALUES_A_LINE == VALUES_A_LINE - 1 || i + 1 == s->n_value;
 
-		at += (size_t)snprintf(text + at, sizeof text - at, "%s%.40s %s", before, s->value[i]->name ? s->value[i]->name : "?",
-				       text_real(s->value[i]->value, v));
+		printf("%*s%-20s %-*s%s", i % VALUES_A_LINE ? 2 : LABEL_COLUMN + 2, "", text_clean(s->value[i]->name ? s->value[i]->name : "?", name, sizeof name),
+		       last ? 0 : 11, text_real(s->value[i]->value, v), last ? "\n" : "");
 	}
-	printf("%-*s%s\n", LABEL_COLUMN, label, text);
 }
 
 /* What `start -f` says while it happens, for whoever comes later. */

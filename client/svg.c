@@ -20,6 +20,8 @@
 #define PATH_SIZE 4096
 #define Y_TICKS 5
 #define X_TICKS 8
+#define X_TICKS_MAX 10     /* of times: what is left out where two touch is left out of these */
+#define X_TICK_ROOM 58.0   /* pixels for a label */
 #define LABEL_SIZE 40
 #define POINTS_A_PIXEL 2
 #define VALUE_MAX 1e200    /* larger values are left out like those that are not finite */
@@ -29,19 +31,20 @@
 static const char style[] =
 	"<style>\n"
 	"text{font:12px system-ui,-apple-system,'Segoe UI','DejaVu Sans',Helvetica,Arial,sans-serif;fill:#3b4654}\n"
-	".bg{fill:#ffffff}.title{font-size:17px;font-weight:600;fill:#17202a}.sub{fill:#66717f}\n"
+	".bg{fill:#ffffff}.title{font-size:17px;font-weight:600;fill:#17202a}.sub{fill:#66717f}.facts{font-weight:600;fill:#3b4654}\n"
 	".head{font-weight:600;fill:#17202a}.tick{font-size:11px;fill:#66717f}\n"
 	".grid{stroke:#e3e7ec;stroke-width:1;fill:none}.zero{stroke:#9aa5b1;stroke-width:1;fill:none}.frame{stroke:#c3cad2;fill:none}\n"
 	".a{stroke:#2563c9;fill:none;stroke-width:1.6;stroke-linejoin:round}.b{stroke:#8a95a3;fill:none;stroke-width:1.2;stroke-linejoin:round}\n"
 	".c{stroke:#c2410c;fill:none;stroke-width:1.6;stroke-linejoin:round}.d{stroke:#0f766e;fill:none;stroke-width:1.6;stroke-linejoin:round}\n"
 	".thin{stroke:#4b5563;fill:none;stroke-width:1.1;stroke-linejoin:round}\n"
 	".loss{fill:#c0262d;fill-opacity:.18;stroke:#c0262d;stroke-width:1}.hold{fill:#2563c9;fill-opacity:.16;stroke:#2563c9;stroke-width:1}\n"
+	".dense{fill:#2563c9;fill-opacity:.16}\n"
 	".buy{fill:#15803d}.sell{fill:#c0262d}.exit{stroke:#a16207;stroke-width:1.6;fill:none}\n"
 	"@media (prefers-color-scheme:dark){\n"
-	"text{fill:#c5ced8}.bg{fill:#11181f}.title,.head{fill:#eef2f6}.sub,.tick{fill:#93a0ae}\n"
+	"text{fill:#c5ced8}.bg{fill:#11181f}.title,.head,.facts{fill:#eef2f6}.sub,.tick{fill:#93a0ae}\n"
 	".grid{stroke:#26303a}.zero{stroke:#5a6672}.frame{stroke:#3a4652}\n"
 	".a{stroke:#6ea8ff}.b{stroke:#8a95a3}.c{stroke:#fb923c}.d{stroke:#2dd4bf}.thin{stroke:#aab4c0}\n"
-	".loss{fill:#ff6b6b;stroke:#ff6b6b}.hold{fill:#6ea8ff;stroke:#6ea8ff}.buy{fill:#4ade80}.sell{fill:#ff6b6b}.exit{stroke:#facc15}\n"
+	".loss{fill:#ff6b6b;stroke:#ff6b6b}.hold{fill:#6ea8ff;stroke:#6ea8ff}.dense{fill:#6ea8ff}.buy{fill:#4ade80}.sell{fill:#ff6b6b}.exit{stroke:#facc15}\n"
 	"}\n</style>\n";
 
 /* ---- the buffer */
@@ -270,27 +273,86 @@ void panel_x_numbers(struct svg *s, const struct panel *p, const char *title)
 		svg_text(s, p->x + p->w, p->y + p->h + 32, "sub", "end", title);
 }
 
-/* Labels at equal index distances; the text is as fine as the distance between two of them in time. */
+/* Round distances in time: seconds, or from MONTHS on negative numbers of months. */
+static const int64_t round_span[] = {1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800,
+				     604800, -1, -2, -3, -6, -12, -24, -60, -120};
+#define ROUND_SPANS ((int)(sizeof round_span / sizeof *round_span))
+
+/* Which span of its kind a time lies in: weeks begin on Mondays. */
+static int64_t span_of(int64_t ts, int64_t span)
+{
+	int64_t s = ts / NS_PER_SECOND - (ts % NS_PER_SECOND < 0);
+	char t[TIMESTAMP_TEXT_MAX];
+
+	if (span == 604800)
+		s += 3 * 86400; /* the epoch began on a Thursday */
+	if (span > 0)
+		return s / span - (s % span < 0);
+	timestamp_format(ts, t);
+	return (atoll(t) * 12 + atoi(t + 5) - 1) / -span;
+}
+
+/* Bars that begin another span than the bar before: their indices, at most `max`; more than that is max + 1. */
+static int begins(const int64_t *ts, int64_t n, int64_t span, int64_t *at, int max)
+{
+	int found = 0;
+	int64_t day = INT64_MIN, here = 0, before = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		int64_t today = ts[i] / NS_PER_DAY;
+		if (span > 0 || today != day) /* months change with days only: those are many fewer */
+			here = span_of(ts[i], span);
+		day = today;
+		if (i && here != before) {
+			if (found == max)
+				return max + 1;
+			at[found++] = i;
+		}
+		before = here;
+	}
+	return found;
+}
+
+/* As fine as what distinguishes two ticks: the day where it has changed, else the time. */
+static void time_label(int64_t ts, int64_t before, int first, int64_t span, char label[LABEL_SIZE])
+{
+	char t[TIMESTAMP_TEXT_MAX], u[TIMESTAMP_TEXT_MAX];
+
+	timestamp_format(ts, t);
+	timestamp_format(before, u);
+	if (span <= -12)
+		snprintf(label, LABEL_SIZE, "%.4s", t);
+	else if (span < 0)
+		snprintf(label, LABEL_SIZE, "%.7s", t);
+	else if (span >= 86400 || strncmp(t, u, 10) != 0)
+		snprintf(label, LABEL_SIZE, "%.*s", first || strncmp(t, u, 4) != 0 ? 10 : 5, first || strncmp(t, u, 4) != 0 ? t : t + 5);
+	else
+		snprintf(label, LABEL_SIZE, "%.*s", span < 60 ? 8 : 5, t + 11);
+}
+
 void panel_x_times(struct svg *s, const struct panel *p, const int64_t *ts, int64_t n, int labels)
 {
-	int64_t step = (int64_t)nice_step(p->x0, p->x1, X_TICKS);
-	char t[TIMESTAMP_TEXT_MAX], label[LABEL_SIZE];
+	int64_t at[X_TICKS_MAX];
+	char label[LABEL_SIZE];
+	int k = 0, found = X_TICKS_MAX + 1, first = 1;
+	double last = -PIXEL_MAX;
 
 	if (n < 2)
 		return;
-	step = step < 1 ? 1 : step;
-	int64_t apart = (ts[n - 1] - ts[0]) / (n - 1) * step;
-	for (int64_t i = 0; i < n; i += step) {
-		timestamp_format(ts[i], t);
-		if (apart >= 20 * NS_PER_DAY)
-			snprintf(label, sizeof label, "%.7s", t);
-		else if (apart >= NS_PER_DAY)
-			snprintf(label, sizeof label, "%.10s", t);
-		else if (apart >= 60 * NS_PER_SECOND)
-			snprintf(label, sizeof label, "%.5s %.5s", t + 5, t + 11);
-		else
-			snprintf(label, sizeof label, "%.8s", t + 11);
-		x_tick(s, p, (double)i, labels ? label : NULL);
+	while (k < ROUND_SPANS && (found = begins(ts, n, round_span[k], at, X_TICKS_MAX)) > X_TICKS_MAX)
+		k++;
+	if (k == ROUND_SPANS)
+		return; /* millennia */
+	for (int i = 0; i < found; i++) {
+		double px = panel_px(p, (double)at[i]), next = i + 1 < found ? panel_px(p, (double)at[i + 1]) : PIXEL_MAX;
+		int day = ts[at[i]] / NS_PER_DAY != ts[at[i] - 1] / NS_PER_DAY, next_day = i + 1 < found && ts[at[i + 1]] / NS_PER_DAY != ts[at[i]] / NS_PER_DAY;
+		/* Sessions are not evenly long: of two ticks that would touch the day's begin is drawn. */
+		if (px - last < X_TICK_ROOM || (!day && next_day && next - px < X_TICK_ROOM))
+			continue;
+		time_label(ts[at[i]], ts[at[i] - 1], first, round_span[k], label);
+		x_tick(s, p, (double)at[i], labels ? label : NULL);
+		last = px;
+		first = first && strchr(label, ':'); /* the first date has its year */
 	}
 }
 

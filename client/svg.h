@@ -42,7 +42,7 @@ enum panel_unit { UNIT_REAL, UNIT_PERCENT };
 void panel_frame(struct svg *s, const struct panel *p, const char *title, enum panel_unit unit);
 /* Vertical grid and labels at round values of x. */
 void panel_x_numbers(struct svg *s, const struct panel *p, const char *title);
-/* The same when x is an index into ts [n]: labels are dates or times, whatever the span needs. */
+/* The same when x is an index into ts [n]: ticks where a bar begins another hour, day, month, …, whatever the span needs. */
 void panel_x_times(struct svg *s, const struct panel *p, const int64_t *ts, int64_t n, int labels);
 /* A line through (x[i], y[i]); x NULL: the index. More points than pixels are drawn as the range of each pixel. */
 void panel_line(struct svg *s, const struct panel *p, const double *x, const double *y, int64_t n, const char *class);

@@ -322,6 +322,12 @@ def test_act_answers_states(daemon, client, market):
         row = q[i:i + n]
         assert actions[d] == row.index(max(row))
         i += n
+    words = [("-1", "-0.5", "0", "0.5", "1"), ("market", "limit", "ioc"), ("0.25", "0.5", "1")]
+    table = daemon.ctl("act", "a", input=states).out.splitlines()
+    assert table[0].split()[:9] == ["row", "exposure", "order", "urgency"] + [f"q({w})" for w in words[0]], table[0]
+    assert table[1].split()[:4] == ["0"] + [words[d][actions[d]] for d in range(3)], table[1]
+    csv_row = daemon.ctl("act", "a", "-o", "csv", input=states).out.splitlines()[1].split(",")
+    assert [int(x) for x in csv_row[1:4]] == actions[:3]
     wrong = daemon.ctl("act", "a", input="1,2,3\n", code=2)
     assert "48" in wrong.err
 
@@ -337,6 +343,9 @@ def test_plot_writes_an_svg(daemon, market, folder):
     text = path.read_text().lower()
     for word in ("equity", "drawdown", "price", "loss"):
         assert word in text, word
+    sharpe = daemon.ctl("evaluate", "p", "-o", "json").json()["report"][0]["value"]
+    sharpe = next(v["value"] for v in sharpe if v["name"] == "sharpe")
+    assert f"sharpe {sharpe:.3g}  " in text  # the numbers of `evaluate` stand above the pictures
     assert "nan" not in re.sub(r"<text.*?</text>", "", text)
 
 

@@ -117,14 +117,17 @@ static struct trace wave(int64_t n, double mean, double size)
 	return t;
 }
 
+static const struct caption caption = {"t", "", ""};
+
 static void pictures_are_well_formed(void **arg)
 {
+	static const struct caption odd = {"a <b> & \"c\"", "d\x01\n'e' ü", "f & g"};
 	static const double mean[] = {100, 0, -50, 1e9, 1e-5, 1e-300}, size[] = {10, 1, 60, 1, 1e-6, 0};
 
 	for (int i = 0; i < 6; i++) {
 		struct trace t = wave(500, mean[i], size[i]);
 		struct svg s;
-		chart_draw(&s, CHART_EQUITY | CHART_TRADES, "a <b> & \"c\"", "d\x01\n'e' ü", &t, NULL);
+		chart_draw(&s, CHART_EQUITY | CHART_TRADES, &odd, &t, NULL);
 		check(&s);
 		assert_non_null(strstr(s.text, "a &lt;b&gt; &amp; &quot;c&quot;"));
 		assert_non_null(strstr(s.text, ">Equity<"));
@@ -148,12 +151,12 @@ static void series_with_holes_and_extremes(void **arg)
 		assert_int_equal(training_add(&r, i, odd[i % 8], odd[(i + 1) % 8], NULL), 0);
 		assert_int_equal(training_add_validation(&r, i, odd[(i + 2) % 8], NULL), 0);
 	}
-	chart_draw(&s, CHART_EQUITY | CHART_TRADES | CHART_LOSS, "t", "", &t, &r);
+	chart_draw(&s, CHART_EQUITY | CHART_TRADES | CHART_LOSS, &caption, &t, &r);
 	check(&s);
 	svg_release(&s);
 	training_release(&r);
 	memset(&r, 0, sizeof r);
-	chart_draw(&s, CHART_LOSS, "t", "", NULL, &r); /* nothing to show yet */
+	chart_draw(&s, CHART_LOSS, &caption, NULL, &r); /* nothing to show yet */
 	check(&s);
 	assert_non_null(strstr(s.text, "no samples yet"));
 	svg_release(&s);
@@ -165,7 +168,7 @@ static void a_million_bars_make_a_small_file(void **arg)
 	struct trace t = wave(1000000, 100, 5);
 	struct svg s;
 
-	chart_draw(&s, CHART_EQUITY | CHART_TRADES, "t", "", &t, NULL);
+	chart_draw(&s, CHART_EQUITY | CHART_TRADES, &caption, &t, NULL);
 	check(&s);
 	assert_true(s.len < 400000);
 	svg_release(&s);
@@ -209,6 +212,54 @@ static void axis_steps_are_round(void **arg)
 
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++)
 		assert_true(fabs(nice_step(row[i].lo, row[i].hi, 5) / row[i].want - 1) < 1e-12);
+}
+
+/* Labels of a time axis over bars `minutes` apart; of each day only those of [from, to) minutes where to > 0. */
+static int axis(int64_t start, int minutes, int n, int from, int to, char label[][40], double px[])
+{
+	int64_t *ts = calloc((size_t)n, sizeof *ts), at = start * NS_PER_SECOND;
+	struct panel p = {0, 0, 872, 100, 0, n - 1, 0, 1};
+	struct svg s;
+	int found = 0;
+
+	for (int i = 0; i < n; at += minutes * 60 * NS_PER_SECOND) {
+		int64_t minute = at % NS_PER_DAY / NS_PER_SECOND / 60;
+		if (!to || (minute >= from && minute < to))
+			ts[i++] = at;
+	}
+	svg_begin(&s, 900, 120, "t");
+	panel_x_times(&s, &p, ts, n, 1);
+	svg_end(&s);
+	check(&s);
+	for (const char *q = s.text; (q = strstr(q, "<text class=\"tick\" x=\"")) && found < 16; q++) {
+		px[found] = atof(q + 22);
+		snprintf(label[found++], 40, "%.*s", (int)strcspn(strchr(q, '>') + 1, "<"), strchr(q, '>') + 1);
+	}
+	svg_release(&s);
+	free(ts);
+	return found;
+}
+
+static void time_axes_have_round_labels(void **arg)
+{
+	static const struct { int64_t start; int minutes, n, from, to; const char *first, *second; } row[] = {
+		{1705095840, 1, 2856, 0, 0, "2024-01-13", "06:00"},    /* two days of minutes from 21:44 on */
+		{1510650000, 60, 790, 0, 0, "2017-11-20", "11-27"},    /* five weeks of hours: Mondays */
+		{1704186000, 1440, 900, 0, 0, "2024-04", "2024-07"},   /* days */
+		{1704186000, 1440, 5000, 0, 0, "2026", "2028"},
+		{1704205800, 1, 390 * 5, 870, 1260, "18:00", "2024-01-03"}, /* five sessions of 14:30 to 21:00 */
+		{1704186000, 1, 20, 0, 0, "09:02", "09:04"},
+	};
+	char label[16][40];
+	double px[16];
+
+	for (size_t k = 0; k < sizeof row / sizeof *row; k++) {
+		int n = axis(row[k].start, row[k].minutes, row[k].n, row[k].from, row[k].to, label, px);
+		if (n < 3 || strcmp(label[0], row[k].first) != 0 || strcmp(label[1], row[k].second) != 0)
+			fail_msg("%zu: %d labels, %s and %s", k, n, n ? label[0] : "-", n > 1 ? label[1] : "-");
+		for (int i = 1; i < n; i++)
+			assert_true(px[i] - px[i - 1] >= 58);
+	}
 }
 
 static void saving_replaces_whole_or_not_at_all(void **arg)
@@ -323,7 +374,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pictures_are_well_formed), cmocka_unit_test(series_with_holes_and_extremes),
 		cmocka_unit_test(a_million_bars_make_a_small_file), cmocka_unit_test(thinning_keeps_extremes),
-		cmocka_unit_test(axis_steps_are_round), cmocka_unit_test(saving_replaces_whole_or_not_at_all),
+		cmocka_unit_test(axis_steps_are_round), cmocka_unit_test(time_axes_have_round_labels),
+		cmocka_unit_test(saving_replaces_whole_or_not_at_all),
 		cmocka_unit_test(a_trace_comes_back_bit_for_bit), cmocka_unit_test(files_that_are_no_trace_are_refused)
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
