@@ -21,7 +21,7 @@ __device__ __forceinline__ struct head_support head_support_of(const struct dqn_
 /* z_i */
 __device__ __forceinline__ float head_value(struct head_support s, int i) { return fmaf((float)i, s.dz, s.v_min); }
 
-/* The sums (the maxima) of n numbers over the warp, step by step side by side: n chains hide each other's latency. */
+/* The sums of n numbers over the warp, step by step side by side: n chains hide each other's latency. */
 template <int N> __device__ __forceinline__ void warp_sums(float (&x)[N])
 {
 #pragma unroll
@@ -29,14 +29,6 @@ template <int N> __device__ __forceinline__ void warp_sums(float (&x)[N])
 #pragma unroll
 		for (int k = 0; k < N; k++)
 			x[k] += __shfl_xor_sync(0xffffffffu, x[k], o);
-}
-template <int N> __device__ __forceinline__ void warp_maxima(float (&x)[N])
-{
-#pragma unroll
-	for (int o = 16; o; o >>= 1)
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			x[k] = fmaxf(x[k], __shfl_xor_sync(0xffffffffu, x[k], o));
 }
 
 /* One branch of one row, dueling-combined: v = V - mean_a Adv, adv[a] raw. logits[a] = v + adv[a]. A: at least the
@@ -70,48 +62,44 @@ template <int A, int L> __device__ __forceinline__ void head_combine(struct head
 	}
 }
 
-/* Logits of action a (a run-time index: selected without leaving registers); -inf past the last atom. */
-template <int A, int L>
-__device__ __forceinline__ void head_logits(const struct head_row<A, L> &r, int a, int atoms, int lane, float (&x)[L])
+/* e^(x - top) as head_exp(x, head_shift(top)). What rounding does to the shift is the same for every x, so it divides out of
+ * a softmax; the rest is right to about 2^-21 where it is large enough to count. */
+__device__ __forceinline__ float head_shift(float top) { return __fmul_rn(top, -1.44269504f); }
+__device__ __forceinline__ float head_exp(float x, float shift) { return ptx_exp2(fmaf(x, 1.44269504f, shift)); }
+
+/* The largest over W lanes side by side: of 32 by one instruction, on integers of the same order. */
+template <int W> __device__ __forceinline__ float head_maximum(float x)
 {
+	if constexpr (W == 32) {
+		const int i = __float_as_int(x), most = ptx_warp_max(i ^ (i >> 31 & 0x7fffffff));
+
+		return __int_as_float(most ^ (most >> 31 & 0x7fffffff));
+	} else {
 #pragma unroll
-	for (int k = 0; k < L; k++) {
-		float y = r.adv[0][k];
-#pragma unroll
-		for (int b = 1; b < A; b++)
-			y = a == b ? r.adv[b][k] : y;
-		x[k] = lane + 32 * k < atoms ? r.v[k] + y : -INFINITY;
+		for (int o = W / 2; o; o >>= 1)
+			x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
+		return x;
 	}
-}
-
-/* e^x for x <= 0 to about 2^-21: the exponent in the special function unit, its rounding error carried along. */
-__device__ __forceinline__ float head_exp(float x)
-{
-	const float y = __fmul_rn(x, 1.44269504f), rest = fmaf(x, 1.92596299e-8f, fmaf(x, 1.44269504f, -y));
-	const float e = ptx_exp2(y);
-
-	return x == -INFINITY ? 0.f : fmaf(e, __fmul_rn(rest, 0.693147181f), e);
 }
 
 /* argmax_a Q(a), Q(a) = sum_i z_i softmax_i, the lowest index on a tie. All actions side by side. */
 template <int A, int L>
 __device__ __forceinline__ int head_greedy(const struct head_row<A, L> &r, int actions, int atoms, struct head_support s, int lane)
 {
-	float top[A], sum[2 * A];
+	float x[A][L], sum[2 * A];
 #pragma unroll
 	for (int a = 0; a < A; a++) {
-		top[a] = -INFINITY;
+		float top = -INFINITY;
 #pragma unroll
-		for (int k = 0; k < L; k++)
-			top[a] = lane + 32 * k < atoms ? fmaxf(top[a], r.v[k] + r.adv[a][k]) : top[a];
-	}
-	warp_maxima(top);
-#pragma unroll
-	for (int a = 0; a < A; a++) {
+		for (int k = 0; k < L; k++) {
+			x[a][k] = lane + 32 * k < atoms ? r.v[k] + r.adv[a][k] : -INFINITY;
+			top = fmaxf(top, x[a][k]);
+		}
+		const float shift = head_shift(head_maximum<32>(top));
 		sum[a] = sum[A + a] = 0.f;
 #pragma unroll
 		for (int k = 0; k < L; k++) {
-			const float e = lane + 32 * k < atoms ? head_exp(r.v[k] + r.adv[a][k] - top[a]) : 0.f;
+			const float e = head_exp(x[a][k], shift);
 
 			sum[a] += e;
 			sum[A + a] = fmaf(e, head_value(s, lane + 32 * k), sum[A + a]);

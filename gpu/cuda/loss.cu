@@ -1,192 +1,499 @@
 /* Loss and gradient of the network's outputs in one kernel (section 2): double-DQN choice, target distribution and its
  * projection, cross entropy or squared error, priority error, and the gradient through the dueling combination.
  *
- * One block a sample, one warp a branch. Every sum has a fixed order. */
+ * A warp takes one branch of 32/W samples, W lanes each; a block has a warp for each branch. Lane q of W owns atoms q, q + W, …, S
+ * of them. 32 lanes a sample spread a small batch over the machine, 8 lanes a sample spend a fifth of the
+ * instructions on sums: every sum goes through the same tree (`sums`), so both give the same bits. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/head.cuh"
 
 namespace {
 
+enum { LOSS_STATS = 4 };                              /* cross entropy, priority error, mean Q, mass on the edge atoms */
+enum { LOSS_MANY = 2048 };                            /* rows of all trials from which on 8 lanes a sample fill the machine */
+enum { V_MIN, V_MAX, DZ, OVER_DZ, NUMBERS };          /* the support, found by one thread of a block: it takes divisions in F64 */
+
 struct loss_args {
 	const float *out;         /* [3B, ldo] */
-	void *dout;               /* low [B, ldo] */
-	size_t out_trial, dout_trial, stat_trial, raw_trial, top_trial;
+	void *dout;               /* low [B, ldo], padding included */
+	size_t out_trial, dout_trial, raw_trial, top_trial;
 	const int32_t *a;         /* [B, D] */
 	const float *R, *G;       /* [B] */
 	const double *raw, *top;  /* importance weights before normalisation [B], their maxima by block [tops]; NULL: weight has them */
 	int tops;
-	float *weight, *logits, *proj, *error, *ce, *q, *edge;
+	float *weight, *logits, *proj, *stat[LOSS_STATS]; /* stat: [B] each */
+	size_t stat_trial[LOSS_STATS]; /* bytes */
 	const struct dqn_clock *clock;
-	int ldo, seg[1 + FH_BRANCH_MAX];
-	struct dqn_dims d;
+	int B, D, NA, c51, ldo, seg[2 + FH_BRANCH_MAX], A[FH_BRANCH_MAX];
+	float share[FH_BRANCH_MAX], over_d, over_bd; /* 1/A_d, 1/D, 1/(B D) */
 };
 
-/* m from p (this lane's atoms each): atom j moves to b_j = (clamp(R + G z_j) - v_min)/dz; the part b_j - floor goes up, the
- * rest stays, and all of it when b_j is whole. Through shared memory, gathered per atom in the order of j: no mass is
- * lost, and the order is fixed. */
-template <int L>
-__device__ __forceinline__ void project(const float (&p)[L], float4 *move, float R, float G, struct head_support s, int atoms, int lane, float (&m)[L])
+/* Shared memory of a block, in floats. Rows are padded so that a lane's S atoms may be read past the last action, and skewed so
+ * that the samples of a warp meet different banks. */
+template <int W, int S> struct plan {
+	enum { G = 32 / W, OVER = (W * S + 31) / 32 * 32, PAIRS = (8 + W * S + 4 + 7) / 16 * 16 + 8 };
+	int row, pairs, grad, stat, weight, top, floats;
+	__host__ __device__ plan(int ldo, int D)
+	{
+		row = (ldo + OVER + 31) / 32 * 32 + (W < 32 ? W : 0);
+		pairs = 3 * G * row;
+		grad = pairs + 2 * D * G * PAIRS;
+		stat = grad + D * G * W * S;
+		weight = stat + D * G * LOSS_STATS;
+		top = (weight + G + NUMBERS + 1) / 2 * 2; /* doubles */
+		floats = top + 2 * D;
+	}
+};
+
+/* sum[n] over the W lanes of a row, in all of them: atoms 32 apart first, then 16, 8, 4, 2, 1 apart, wherever they lie. */
+template <int W, int S, int N> __device__ __forceinline__ void sums(const float (&x)[N][S], float (&sum)[N])
+{
+	enum { R = 32 / W };
+#pragma unroll
+	for (int n = 0; n < N; n++) {
+		float y[R];
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+			y[r] = r < S ? x[n][r < S ? r : 0] : 0.f;
+#pragma unroll
+			for (int k = r + R; k < S; k += R)
+				y[r] += x[n][k];
+		}
+#pragma unroll
+		for (int h = R / 2; h; h /= 2)
+#pragma unroll
+			for (int r = 0; r < h; r++)
+				y[r] += y[r + h];
+		sum[n] = y[0];
+	}
+#pragma unroll
+	for (int o = W / 2; o; o >>= 1)
+#pragma unroll
+		for (int n = 0; n < N; n++)
+			sum[n] += __shfl_xor_sync(0xffffffffu, sum[n], o);
+}
+
+template <int W, int S> __device__ __forceinline__ float maximum(const float (&x)[S])
+{
+	float top = x[0];
+#pragma unroll
+	for (int k = 1; k < S; k++)
+		top = fmaxf(top, x[k]);
+	return head_maximum<W>(top);
+}
+
+/* v[k] = V - mean_a Adv of this lane's atoms; -inf past the last. */
+template <int W, int S>
+__device__ __forceinline__ void combine(const float *row, int first, int A, int NA, float share, int q, float (&v)[S])
+{
+	enum { U = W == 32 ? 5 : 1 }; /* actions side by side where latency counts */
+	const float *adv = row + first + q;
+	float sum[S] = {};
+
+#pragma unroll 1
+	for (int a = 0; a < A; a += U)
+#pragma unroll
+		for (int u = 0; u < U; u++, adv += NA)
+#pragma unroll
+			for (int k = 0; k < S; k++)
+				sum[k] += a + u < A ? adv[W * k] : 0.f;
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		v[k] = q + W * k < NA ? fmaf(-sum[k], share, row[q + W * k]) : -INFINITY;
+}
+
+/* The number of the lane's atom k. */
+template <int W> __device__ __forceinline__ float atom(int q, int k) { return (float)q + (float)(W * k); }
+
+/* argmax_a Q(a), the lowest index on a tie. Q is compared in atoms: sum_i i softmax_i. */
+template <int W, int S> __device__ __forceinline__ int greedy(const float *row, int first, const float (&v)[S], int A, int NA, int q)
+{
+	enum { U = W == 32 ? 5 : 1 };
+	int best = 0;
+	float best_q = 0.f;
+
+#pragma unroll 1
+	for (int a = 0; a < A; a += U) {
+		float x[2 * U][S], sum[2 * U];
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const float *adv = row + first + min(a + u, A - 1) * NA + q; /* past the last: again, and never larger */
+#pragma unroll
+			for (int k = 0; k < S; k++)
+				x[u][k] = v[k] + adv[W * k];
+		}
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const float shift = head_shift(maximum<W, S>(x[u]));
+#pragma unroll
+			for (int k = 0; k < S; k++) {
+				x[u][k] = head_exp(x[u][k], shift);
+				x[U + u][k] = x[u][k] * atom<W>(q, k);
+			}
+		}
+		sums<W, S, 2 * U>(x, sum);
+#pragma unroll
+		for (int u = 0; u < U; u++) {
+			const float value = sum[U + u] * ptx_reciprocal(sum[u]);
+
+			if (a + u == 0 || value > best_q)
+				best = a + u, best_q = value;
+		}
+	}
+	return best;
+}
+
+/* The target distribution's projection. Atom j moves to b_j = b_0 + G j (in atoms; clamped to the support), and leaves 1 - |b_j - i|
+ * of its mass on either atom i beside: nothing is lost, since b_j - i is exact. b_j grows with j, so an atom inside gathers
+ * from the few j that land within 1 of it, in ascending order; the atoms at both ends, where clamped mass piles up, are
+ * sums over all (`ends`).
+ *
+ * pair: for j = -8 … W S + 3 (b_j, p_j), with (b_0, all mass) at -8, which stands for every atom when G = 0, and zeros up to -1
+ * and from NA on: 4 candidates from -8, or from anywhere in [-4, NA], are there. */
+struct shift { float g, b0; };
+
+__device__ __forceinline__ float place(struct shift t, float j) { return fmaf(t.g, j, t.b0); }
+
+template <int W, int S>
+__device__ __forceinline__ void ends(struct shift t, const float (&p)[S], int NA, int q, float (&low)[S], float (&high)[S])
 {
 #pragma unroll
-	for (int k = 0; k < L; k++) {
-		const float z = __fadd_rn(s.v_min, __fmul_rn((float)(lane + 32 * k), s.dz));
-		const float tz = fminf(fmaxf(__fadd_rn(R, __fmul_rn(G, z)), s.v_min), s.v_max);
-		const float b = fminf(fmaxf(__fdiv_rn(__fsub_rn(tz, s.v_min), s.dz), 0.f), (float)(atoms - 1)), lo = floorf(b), up = b - lo;
+	for (int k = 0; k < S; k++) {
+		const float b = place(t, atom<W>(q, k));
 
-		move[lane + 32 * k] = make_float4(lo, p[k] * (1.f - up), p[k] * up, 0.f);
-		m[k] = 0.f;
-	}
-	__syncwarp();
-#pragma unroll 4
-	for (int j = 0; j < atoms; j++) {
-		const float4 b = move[j];
-#pragma unroll
-		for (int k = 0; k < L; k++) {
-			const float i = (float)(lane + 32 * k);
-
-			m[k] += b.x == i ? b.y : b.x + 1.f == i ? b.z : 0.f;
-		}
+		low[k] = p[k] * ptx_saturate(1.f - b);
+		high[k] = p[k] * ptx_saturate(b - (float)(NA - 2));
 	}
 }
 
-/* Importance weight of sample s: over the largest of the batch, which every warp finds alike. */
-__device__ __forceinline__ float normalised(const struct loss_args &x, int s, int lane)
+template <int W, int S>
+__device__ __forceinline__ void leave_pairs(float2 *pair, struct shift t, const float (&p)[S], float all, int q)
+{
+	if (q < 8)
+		pair[q - 8] = q ? make_float2(0.f, 0.f) : make_float2(t.b0, all);
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		pair[q + W * k] = make_float2(place(t, atom<W>(q, k)), p[k]);
+	if (q < 4)
+		pair[W * S + q] = make_float2(0.f, 0.f);
+}
+
+/* What atom i gathers from candidate c. */
+__device__ __forceinline__ float gathered(float2 c, float i, float sum) { return fmaf(c.y, ptx_saturate(1.f - fabsf(c.x - i)), sum); }
+
+template <int W, int S> __device__ __forceinline__ void gather(const float2 *pair, struct shift t, int NA, int q, float (&m)[S])
+{
+	const float over = ptx_reciprocal(t.g), from = (-1.f - t.b0) * over;
+	const int most = (int)fminf(fmaf(2.f, over, 3.f), (float)(NA + 4)); /* candidates an atom may have; one to spare at either side */
+	int j[S];
+
+#pragma unroll
+	for (int k = 0; k < S; k++) { /* the last j with b_j <= i - 1 */
+		j[k] = __float2int_rd(fminf(fmaxf(fmaf(atom<W>(q, k), over, from), -4.f), (float)NA));
+		j[k] = t.g > 0.f ? j[k] : -8;
+		m[k] = 0.f;
+	}
+	if (!__any_sync(0xffffffffu, t.g > 0.f && t.g < 0.7f)) { /* 2/G < 3 */
+#pragma unroll
+		for (int k = 0; k < S; k++)
+#pragma unroll
+			for (int c = 0; c < 4; c++)
+				m[k] = gathered(pair[j[k] + c], atom<W>(q, k), m[k]);
+		return;
+	}
+#pragma unroll 1
+	for (int c = 0; c < (t.g > 0.f ? most : 4); c++)
+#pragma unroll
+		for (int k = 0; k < S; k++)
+			m[k] = gathered(pair[min(j[k] + c, NA)], atom<W>(q, k), m[k]);
+}
+
+/* One branch of a row: what it says of the target and of the taken action. */
+template <int S> struct view {
+	float logit[S], v[S]; /* of (s, a), online; softmax */
+	float u[S];           /* softmax of (s', a*), target */
+	float lse, q, next;   /* log of the sum behind v; expectations of v and u in atoms */
+	float all, low, high; /* mass of u: all of it, and what the end atoms get of it */
+};
+
+template <int W, int S>
+__device__ __forceinline__ void look(struct view<S> &w, const float *online, const float *target, const struct loss_args &x, int first, int branch,
+                                     int a, int best, struct shift t, int q)
+{
+	const int NA = x.NA, A = x.A[branch];
+	float e[6][S], sum[6];
+
+	combine<W, S>(target, first, A, NA, x.share[branch], q, w.u);
+	combine<W, S>(online, first, A, NA, x.share[branch], q, w.logit);
+#pragma unroll
+	for (int k = 0; k < S; k++) {
+		w.u[k] += target[first + best * NA + q + W * k];
+		w.logit[k] += online[first + a * NA + q + W * k];
+	}
+	const float shift_u = head_shift(maximum<W, S>(w.u)), shift_v = head_shift(maximum<W, S>(w.logit));
+#pragma unroll
+	for (int k = 0; k < S; k++) {
+		const float i = atom<W>(q, k);
+
+		e[0][k] = head_exp(w.u[k], shift_u), e[1][k] = head_exp(w.logit[k], shift_v); /* NaN logits stay NaN, -inf gives 0 */
+		e[2][k] = e[0][k] * i, e[3][k] = e[1][k] * i;
+	}
+	float lows[S], highs[S];
+	ends<W, S>(t, e[0], NA, q, lows, highs);
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		e[4][k] = lows[k], e[5][k] = highs[k];
+	sums<W, S, 6>(e, sum);
+	const float over_u = ptx_reciprocal(sum[0]), over_v = ptx_reciprocal(sum[1]);
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		w.u[k] = e[0][k] * over_u, w.v[k] = e[1][k] * over_v;
+	w.lse = (ptx_log2(sum[1]) - shift_v) * 0.693147181f;
+	w.next = sum[2] * over_u, w.q = sum[3] * over_v;
+	w.all = sum[0] * over_u, w.low = sum[4] * over_u, w.high = sum[5] * over_u;
+}
+
+/* Cross entropy with the projected distribution m; the gradient of the logits before the sample's scale. */
+template <int W, int S>
+__device__ __forceinline__ void cross_entropy(const struct view<S> &w, float2 *pair, struct shift t, float lse, int NA, int q, float (&m)[S],
+                                              float (&grad)[S], float (&stat)[LOSS_STATS])
+{
+	float e[2][S], sum[2];
+
+	leave_pairs<W, S>(pair, t, w.u, w.all, q);
+	__syncwarp();
+	gather<W, S>(pair, t, NA, q, m);
+#pragma unroll
+	for (int k = 0; k < S; k++) {
+		const int i = q + W * k;
+
+		m[k] = i == 0 ? w.low : i < NA - 1 ? m[k] : i == NA - 1 ? w.high : 0.f;
+		e[0][k] = i < NA ? m[k] * (lse - w.logit[k]) : 0.f;
+		e[1][k] = m[k] * ptx_log2(fmaxf(m[k], 1e-37f)); /* 0 ln 0 = 0 */
+		grad[k] = w.v[k] - m[k];
+	}
+	sums<W, S, 2>(e, sum);
+	stat[0] = sum[0];
+	stat[1] = fmaf(sum[1], 0.693147181f, sum[0]);
+	stat[3] = w.low + w.high;
+}
+
+/* Squared error of the expectations; m[0] is the target's. */
+template <int W, int S>
+__device__ __forceinline__ void squared_error(const struct view<S> &w, const float *number, float R, float G, int q, float (&m)[S], float (&grad)[S],
+                                              float (&stat)[LOSS_STATS])
+{
+	const float y = fmaf(G, fmaf(w.next, number[DZ], number[V_MIN]), R), delta = fmaf(w.q, number[DZ], number[V_MIN]) - y;
+
+#pragma unroll
+	for (int k = 0; k < S; k++) {
+		grad[k] = 2.f * delta * w.v[k] * ((atom<W>(q, k) - w.q) * number[DZ]);
+		m[k] = q + W * k == 0 ? y : 0.f;
+	}
+	stat[0] = delta * delta;
+	stat[1] = fabsf(delta);
+	stat[3] = y < number[V_MIN] || y > number[V_MAX] ? 1.f : 0.f;
+}
+
+/* The three rows of each of the block's samples: s and s' online, s' target. Zeros behind each. */
+template <int W, int S> __device__ __forceinline__ void bring(const struct loss_args &x, const struct plan<W, S> &p, float *shared)
+{
+	enum { G = 32 / W };
+	const float *out = (const float *)((const char *)x.out + blockIdx.z * x.out_trial);
+
+#pragma unroll 1
+	for (int r = threadIdx.x / 32; r < 3 * G; r += x.D) {
+		const float *from = out + (size_t)(r / G * x.B + min((int)blockIdx.x * G + r % G, x.B - 1)) * x.ldo;
+#pragma unroll 1
+		for (int c = (threadIdx.x & 31) * 4; c < p.row; c += 128)
+			ptx_copy16(ptx_shared_at(shared + r * p.row + c), c < x.ldo ? from + c : out, c < x.ldo ? 16 : 0);
+	}
+	ptx_copy_commit();
+}
+
+/* The largest weight among this warp's share of the maxima. */
+__device__ __forceinline__ double largest_weight(const struct loss_args &x)
 {
 	const double *top = (const double *)((const char *)x.top + blockIdx.z * x.top_trial);
 	double most = 0.0;
 
-	for (int k = lane; k < x.tops; k += 32)
+#pragma unroll 1
+	for (int k = threadIdx.x; k < x.tops; k += blockDim.x)
 		most = fmax(most, top[k]);
 #pragma unroll
 	for (int o = 16; o; o >>= 1)
 		most = fmax(most, __shfl_xor_sync(0xffffffffu, most, o));
+	return most;
+}
+
+/* Importance weight of row s: over the largest of the batch. */
+__device__ __forceinline__ float weight_of(const struct loss_args &x, size_t s, const double *top)
+{
+	double most = top[0];
+
+	if (!x.raw)
+		return x.weight[(size_t)blockIdx.z * x.B + s];
+#pragma unroll 1
+	for (int k = 1; k < x.D; k++)
+		most = fmax(most, top[k]);
 	return (float)(((const double *)((const char *)x.raw + blockIdx.z * x.raw_trial))[s] / most);
 }
 
-template <typename T, int AM, int L> __global__ void k_loss(const __grid_constant__ struct loss_args x)
+/* Through the dueling mean: dAdv[a'] = g (1{a' = a} - 1/A) of this warp's branch, into a row of gradients; zeros behind. */
+template <typename T, int W, int S>
+__device__ __forceinline__ void spread(const struct loss_args &x, const float (&g)[S], T *row, int branch, int a, int q)
 {
-	PTX_SHARED(float4, shared);
-	const int s = blockIdx.x, z = blockIdx.z, b = threadIdx.x / 32, lane = threadIdx.x & 31;
-	const struct dqn_dims &d = x.d;
-	const int NA = d.NA, B = d.B, padded = 32 * L, A = d.A[b];
-	float4 *move = shared + b * padded;
-	float *grad = (float *)(shared + d.D * padded), *stat = grad + d.D * padded;
-	const struct head_support zs = head_support_of(&x.clock[z], NA);
-	const int first = x.seg[1 + b];
-
-	cuda_wait_before();
-	cuda_let_next();
-	const float *out = (const float *)((const char *)x.out + z * x.out_trial);
-	const float *on = out + (size_t)s * x.ldo, *on2 = out + (size_t)(B + s) * x.ldo, *tg2 = out + (size_t)(2 * B + s) * x.ldo;
-	const int a = x.a[((size_t)z * B + s) * d.D + b];
-	const float R = x.R[(size_t)z * B + s], G = x.G[(size_t)z * B + s];
-	struct head_row<AM, L> next, target, row;
-	head_load(next, on2, on2 + first, A, NA, lane);
-	head_load(target, tg2, tg2 + first, A, NA, lane);
-	head_load(row, on, on + first, A, NA, lane);
-	const float w = x.raw ? normalised(x, s, lane) : x.weight[(size_t)z * B + s];
-	head_combine(next, A);
-	head_combine(target, A);
-	head_combine(row, A);
-
-	/* a* by the online network at s' */
-	const int best = head_greedy(next, A, NA, zs, lane);
-
-	/* softmax of the target's view of a*, and of what the online network says of (s, a), side by side */
-	float logit[L], v[L], u[L], top[2] = {-INFINITY, -INFINITY};
-	head_logits(target, best, NA, lane, u);
-	head_logits(row, a, NA, lane, logit);
-#pragma unroll
-	for (int k = 0; k < L; k++)
-		top[0] = fmaxf(top[0], u[k]), top[1] = fmaxf(top[1], logit[k]);
-	warp_maxima(top);
-	float sum[4] = {};
-#pragma unroll
-	for (int k = 0; k < L; k++) {
-		const float value = zs.v_min + (lane + 32 * k) * zs.dz;
-
-		u[k] = head_exp(u[k] - top[0]), v[k] = head_exp(logit[k] - top[1]); /* NaN logits stay NaN, -inf gives 0 */
-		sum[0] += u[k], sum[1] += v[k];
-		sum[2] += u[k] * value, sum[3] += v[k] * value;
-	}
-	warp_sums(sum);
-	const float over_u = 1.f / sum[0], over_v = 1.f / sum[1], q = sum[3] * over_v;
-	/* the clamps of the projection would hide a return that is not finite from the guard: 0, or NaN */
-	const float hidden = 0.f * R + 0.f * G;
-	const float lse = top[1] + logf(sum[1]) + hidden, scale = w / (B * d.D);
-	const size_t at = (((size_t)z * B + s) * d.D + b) * NA;
-#pragma unroll
-	for (int k = 0; k < L; k++)
-		u[k] *= over_u, v[k] *= over_v;
-	if (d.loss == FH_LOSS_C51) {
-		float m[L], mine[3] = {}; /* ce, entropy, mass on the edge atoms */
-
-		project<L>(u, move, R, G, zs, NA, lane, m);
-#pragma unroll
-		for (int k = 0; k < L; k++) {
-			const int i = lane + 32 * k;
-			if (i >= NA)
-				continue;
-			mine[0] -= m[k] * (logit[k] - lse);
-			mine[1] -= m[k] > 0.f ? m[k] * logf(m[k]) : 0.f;
-			mine[2] += i == 0 || i == NA - 1 ? m[k] : 0.f;
-			grad[b * padded + i] = scale * (v[k] - m[k]) + hidden;
-			if (x.proj)
-				x.proj[at + i] = m[k], x.logits[at + i] = logit[k];
-		}
-		warp_sums(mine);
-		if (lane == 0)
-			stat[b * 4] = mine[0], stat[b * 4 + 1] = mine[0] - mine[1], stat[b * 4 + 3] = mine[2];
-	} else {
-		const float y = R + G * (sum[2] * over_u), delta = q - y;
+	const int NA = x.NA, A = x.A[branch], first = x.seg[1 + branch], end = x.seg[2 + branch];
+	T *to = row + first + q, other[S], taken[S];
 
 #pragma unroll
-		for (int k = 0; k < L; k++) {
-			const int i = lane + 32 * k;
-			if (i >= NA)
-				continue;
-			grad[b * padded + i] = 2.f * scale * delta * v[k] * (zs.v_min + i * zs.dz - q);
-			if (x.proj)
-				x.proj[at + i] = i == 0 ? y : 0.f, x.logits[at + i] = logit[k];
-		}
-		if (lane == 0)
-			stat[b * 4] = delta * delta, stat[b * 4 + 1] = fabsf(delta), stat[b * 4 + 3] = y < zs.v_min || y > zs.v_max ? 1.f : 0.f;
-	}
-	if (lane == 0)
-		stat[b * 4 + 2] = q;
-	__syncthreads();
+	for (int k = 0; k < S; k++)
+		other[k] = (T)(g[k] * -x.share[branch]), taken[k] = (T)(g[k] * (1.f - x.share[branch]));
+#pragma unroll 1
+	for (int b = 0; b < A; b++, to += NA)
+#pragma unroll
+		for (int k = 0; k < S; k++)
+			if (q + W * k < NA)
+				to[W * k] = b == a ? taken[k] : other[k];
+#pragma unroll 1
+	for (int c = first + A * NA + q; c < end; c += W)
+		row[c] = (T)0.f;
+}
 
-	/* through the dueling mean: dV = sum_d g_d, dAdv_d[a'] = g_d (1{a' = a_d} - 1/A_d) */
-	T *dout = (T *)((char *)x.dout + z * x.dout_trial) + (size_t)s * x.ldo;
-	for (int i = threadIdx.x; i < NA; i += blockDim.x) {
+/* dV = sum_d g_d. grad: this sample's first, `stride` from branch to branch. */
+template <typename T, int W, int S>
+__device__ __forceinline__ void gather_value(const struct loss_args &x, const float *grad, int stride, float scale, float hidden, T *row, int q)
+{
+#pragma unroll
+	for (int k = 0; k < S; k++) {
 		float dv = 0.f;
-		for (int k = 0; k < d.D; k++)
-			dv += grad[k * padded + i];
-		dout[i] = (T)dv;
-	}
-	for (int k = 0; k < A; k++)
-		for (int i = lane; i < NA; i += 32)
-			dout[x.seg[1 + b] + k * NA + i] = (T)(grad[b * padded + i] * ((k == a ? 1.f : 0.f) - 1.f / A));
-	if (threadIdx.x == 0) {
-		float r[4] = {0.f, 0.f, 0.f, 0.f};
-		for (int k = 0; k < d.D; k++)
-			for (int e = 0; e < 4; e++)
-				r[e] += stat[k * 4 + e];
-		if (x.raw)
-			x.weight[(size_t)z * B + s] = w;
-		x.ce[(size_t)z * B + s] = r[0] / d.D;
-		x.error[(size_t)z * B + s] = d.loss == FH_LOSS_C51 ? (r[1] == r[1] ? fmaxf(r[1] / d.D, 0.f) : r[1]) : r[1] / d.D;
-		((float *)((char *)x.q + z * x.stat_trial))[s] = r[2] / d.D;
-		((float *)((char *)x.edge + z * x.stat_trial))[s] = r[3] / d.D;
+
+#pragma unroll 1
+		for (int b = 0; b < x.D; b++)
+			dv += fmaf(scale, grad[b * stride + q + W * k], hidden);
+		if (q + W * k < x.seg[1])
+			row[q + W * k] = (T)(q + W * k < x.NA ? dv : 0.f);
 	}
 }
 
-template <typename T, int A, int L> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
+/* What the branches of each sample say, averaged: 4 numbers a sample, a lane each. */
+template <int W> __device__ __forceinline__ void leave_stats(const struct loss_args &x, const float *stat, int lane)
 {
-	const struct dqn_dims *d = &c->dims;
-	const size_t shared = (size_t)d->D * 32 * L * (sizeof(float4) + sizeof(float)) + d->D * 4 * sizeof(float);
+	enum { G = 32 / W };
+	const int e = lane % LOSS_STATS, s = blockIdx.x * G + lane / LOSS_STATS;
+	float sum = 0.f;
 
-	return cuda_launch(c, k_loss<T, A, L>, dim3(d->B, 1, d->P), 32 * d->D, shared, a);
+	if (lane >= G * LOSS_STATS || s >= x.B)
+		return;
+#pragma unroll 1
+	for (int b = 0; b < x.D; b++)
+		sum += stat[b * G * LOSS_STATS + lane];
+	sum *= x.over_d;
+	((float *)((char *)x.stat[e] + blockIdx.z * x.stat_trial[e]))[s] = e == 1 ? ptx_max_nan(sum, 0.f) : sum;
+}
+
+template <typename T, int W, int S> __global__ void __launch_bounds__(32 * FH_BRANCH_MAX) k_loss(const __grid_constant__ struct loss_args x)
+{
+	enum { G = 32 / W };
+	PTX_SHARED(float4, shared4);
+	float *shared = (float *)shared4;
+	const struct plan<W, S> p(x.ldo, x.D);
+	const int b = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31; /* b: so that the compiler sees that a warp agrees on it */
+	const int q = lane % W, g = lane / W, NA = x.NA, first = x.seg[1 + b];
+	const bool last = b == x.D - 1;
+	float *number = shared + p.weight + G, *weight = shared + p.weight, *stat = shared + p.stat;
+	double *top = (double *)(shared + p.top);
+
+	if (threadIdx.x == 0) {
+		const struct head_support zs = head_support_of(&x.clock[blockIdx.z], NA);
+
+		number[V_MIN] = zs.v_min, number[V_MAX] = zs.v_max, number[DZ] = zs.dz, number[OVER_DZ] = 1.f / zs.dz;
+	}
+	cuda_wait_before();
+	cuda_let_next();
+	bring<W, S>(x, p, shared);
+	const bool live = (int)blockIdx.x * G + g < x.B;
+	const size_t s = live ? blockIdx.x * G + g : x.B - 1, at = (size_t)blockIdx.z * x.B + s;
+	const int a = x.a[at * x.D + b];
+	const float R = x.R[at], discount = x.G[at];
+	if (x.raw) {
+		const double most = largest_weight(x);
+		if (lane == 0)
+			top[b] = most;
+	}
+	ptx_copy_wait<0>();
+	__syncthreads();
+
+	const float *online = shared + g * p.row, *next = online + G * p.row, *target = next + G * p.row;
+	const struct shift t = {discount, (fmaf(discount, number[V_MIN], R) - number[V_MIN]) * number[OVER_DZ]};
+	/* the clamps of the projection would hide a return that is not finite from the guard: 0, or NaN */
+	const float hidden = 0.f * R + 0.f * discount;
+	struct view<S> w;
+	float m[S], grad[S], mine[LOSS_STATS];
+
+	combine<W, S>(next, first, x.A[b], NA, x.share[b], q, m);
+	const int best = greedy<W, S>(next, first, m, x.A[b], NA, q);
+	look<W, S>(w, online, target, x, first, b, a, best, t, q);
+	if (x.c51)
+		cross_entropy<W, S>(w, (float2 *)(shared + p.pairs) + (b * G + g) * plan<W, S>::PAIRS + 8, t, w.lse + hidden, NA, q, m, grad, mine);
+	else
+		squared_error<W, S>(w, number, R, discount, q, m, grad, mine);
+	mine[2] = fmaf(w.q, number[DZ], number[V_MIN]);
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		shared[p.grad + (b * G + g) * W * S + q + W * k] = grad[k];
+	if (q == 0)
+#pragma unroll
+		for (int e = 0; e < LOSS_STATS; e++)
+			stat[(b * G + g) * LOSS_STATS + e] = mine[e];
+	if (last && q == 0) {
+		weight[g] = weight_of(x, s, top);
+		if (x.raw && live)
+			x.weight[at] = weight[g];
+	}
+	if (x.proj && live) {
+#pragma unroll
+		for (int k = 0; k < S; k++)
+			if (q + W * k < NA)
+				x.proj[(at * x.D + b) * NA + q + W * k] = m[k], x.logits[(at * x.D + b) * NA + q + W * k] = w.logit[k];
+	}
+	__syncthreads();
+
+	/* the rows of s' are not needed any more: the gradients of the outputs take their place, then leave as whole rows */
+	T *row = (T *)(shared + (G + g) * p.row);
+	const float scale = weight[g] * x.over_bd;
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		grad[k] = fmaf(scale, grad[k], hidden);
+	spread<T, W, S>(x, grad, row, b, a, q);
+	if (last)
+		gather_value<T, W, S>(x, shared + p.grad + g * W * S, G * W * S, scale, hidden, row, q);
+	if (b == 0)
+		leave_stats<W>(x, stat, lane);
+	__syncthreads();
+	char *dout = (char *)x.dout + blockIdx.z * x.dout_trial;
+#pragma unroll 1
+	for (int r = b; r < G && (int)blockIdx.x * G + r < x.B; r += x.D)
+#pragma unroll 1
+		for (int c = lane * 16; c < x.ldo * (int)sizeof(T); c += 512)
+			*(float4 *)(dout + (size_t)(blockIdx.x * G + r) * x.ldo * sizeof(T) + c) = *(const float4 *)((char *)(shared + (G + r) * p.row) + c);
+}
+
+template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
+{
+	const struct plan<W, S> p(a.ldo, a.D);
+
+	return cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * a.D, p.floats * sizeof(float), a);
+}
+
+/* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */
+template <typename T> cudaError_t choose(struct cuda_exec *c, const struct loss_args &a)
+{
+	const bool many = (long)a.B * c->dims.P >= LOSS_MANY && a.NA <= 64 && plan<8, 8>(a.ldo, a.D).floats * sizeof(float) <= 48 << 10;
+
+	if (many)
+		return a.NA <= 32 ? launch<T, 8, 4>(c, a) : a.NA <= 56 ? launch<T, 8, 7>(c, a) : launch<T, 8, 8>(c, a);
+	return a.NA <= 32 ? launch<T, 32, 1>(c, a) : a.NA <= 64 ? launch<T, 32, 2>(c, a) : a.NA <= 128 ? launch<T, 32, 4>(c, a) : launch<T, 32, 8>(c, a);
 }
 
 } // namespace
@@ -199,7 +506,6 @@ int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st)
 
 	a.out = cuda_at<float>(c, &c->s.out), a.out_trial = c->s.out.stride;
 	a.dout = cuda_at<char>(c, &c->s.dout), a.dout_trial = c->s.dout.stride;
-	a.q = cuda_at<float>(c, &c->s.q), a.edge = cuda_at<float>(c, &c->s.edge), a.stat_trial = c->s.q.stride;
 	if (!staged)
 		a.raw = cuda_at<double>(c, &c->s.wraw);
 	a.raw_trial = c->s.wraw.stride;
@@ -208,16 +514,18 @@ int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st)
 	a.R = cuda_tensor<float>(c, T_R), a.G = cuda_tensor<float>(c, T_G), a.weight = cuda_tensor<float>(c, T_WEIGHT);
 	if (staged)
 		a.logits = cuda_tensor<float>(c, T_LOGITS), a.proj = cuda_tensor<float>(c, T_PROJ);
-	a.error = cuda_tensor<float>(c, T_ERROR), a.ce = cuda_tensor<float>(c, T_CE);
+	a.stat[0] = cuda_tensor<float>(c, T_CE), a.stat[1] = cuda_tensor<float>(c, T_ERROR);
+	a.stat[2] = cuda_at<float>(c, &c->s.q), a.stat[3] = cuda_at<float>(c, &c->s.edge);
+	a.stat_trial[0] = a.stat_trial[1] = (size_t)d->B * 4, a.stat_trial[2] = c->s.q.stride, a.stat_trial[3] = c->s.edge.stride;
 	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
-	a.ldo = c->s.ldo;
+	a.B = d->B, a.D = d->D, a.NA = d->NA, a.c51 = d->loss == FH_LOSS_C51, a.ldo = c->s.ldo;
+	a.over_d = 1.f / d->D, a.over_bd = 1.f / ((float)d->B * d->D);
 	for (int i = 0; i <= d->D; i++)
 		a.seg[i] = c->s.seg[i];
-	a.d = *d;
-#define LOSS_BF16(A, L) launch<__nv_bfloat16, A, L>(c, a)
-#define LOSS_F32(A, L) launch<float, A, L>(c, a)
-	const int actions = head_actions(d);
-	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? HEAD_DISPATCH(actions, d->NA, LOSS_BF16) : HEAD_DISPATCH(actions, d->NA, LOSS_F32));
+	a.seg[1 + d->D] = c->s.ldo;
+	for (int b = 0; b < d->D; b++)
+		a.A[b] = d->A[b], a.share[b] = 1.f / d->A[b];
+	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? choose<__nv_bfloat16>(c, a) : choose<float>(c, a));
 	return 0;
 }
 

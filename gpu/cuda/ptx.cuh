@@ -79,6 +79,28 @@ __device__ __forceinline__ float ptx_exp2(float x)
 	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
 	return e;
 }
+/* log2 x to about 2^-22, 1/x to about 2^-23; subnormals as zero. */
+__device__ __forceinline__ float ptx_log2(float x)
+{
+	float r;
+	asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	return r;
+}
+__device__ __forceinline__ float ptx_reciprocal(float x)
+{
+	float r;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	return r;
+}
+/* Into [0, 1]; NaN gives 0. */
+__device__ __forceinline__ float ptx_saturate(float x)
+{
+	float r;
+	asm("cvt.sat.f32.f32 %0, %1;" : "=f"(r) : "f"(x));
+	return r;
+}
+/* The largest integer over the warp, in all lanes. */
+__device__ __forceinline__ int ptx_warp_max(int x) { return __reduce_max_sync(0xffffffffu, x); }
 
 #else
 #include <emu_ptx.h>
