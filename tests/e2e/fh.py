@@ -1,17 +1,21 @@
 """What the end-to-end tests need: a private daemon, fhctl, and a client of our own that shares no code with fhctl.
 
 Nothing here sleeps until it works: the daemon says READY on a notify socket, samples are waited for by long poll, and
-every wait has a deadline that fails the test. Folders are short because a socket path holds 107 characters.
+every wait has a deadline that fails the test. What must be fast is held against a Stopwatch, which leaves out what the
+processes waited for a core. Folders are short because a socket path holds 107 characters.
 """
+import contextlib
 import ctypes
 import json
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -199,6 +203,50 @@ class Client:
         return path
 
 
+class Stopwatch:
+    """Seconds less those that the threads of these processes, this one among them, were ready and had no core: on a busy machine what
+    the programs took, on an idle one simply the time. Where the kernel does not count that, the time."""
+
+    def __init__(self, *pids):
+        self.pids = (os.getpid(), *pids)
+        self.waited_before, self.begin_ns = self._waited_ns(), time.time_ns()
+
+    def _waited_ns(self):
+        total = 0
+        for pid in self.pids:
+            for counters in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                try:
+                    total += int(counters.read_text().split()[1])
+                except (OSError, IndexError):
+                    pass  # a thread that has ended meanwhile
+        return total
+
+    def seconds(self, until_ns=None):
+        """Up to now, or to a time stamp of the daemon's."""
+        return ((until_ns or time.time_ns()) - self.begin_ns - max(0, self._waited_ns() - self.waited_before)) / 1e9
+
+
+def within(limit_s, attempt, tries=5):
+    """Tries until one try takes less than limit_s, and returns what it returned. A busy machine slows some tries; what hangs hangs in each."""
+    took = []
+    for _ in range(tries):
+        begin = time.monotonic()
+        result = attempt()
+        took.append(time.monotonic() - begin)
+        if took[-1] < limit_s:
+            return result
+    raise AssertionError(f"never within {limit_s} s: {took}")
+
+
+@contextlib.contextmanager
+def loopback_port():
+    """A port of 127.0.0.1 that a daemon may listen on: held without listening, so that nobody else is given it meanwhile."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield s.getsockname()[1]
+
+
 def empty(call):
     field = pb.Request.DESCRIPTOR.fields_by_name[call]
     return getattr(pb, field.message_type.name)()
@@ -252,6 +300,18 @@ class Daemon:
 
     def client(self, **kw):
         return Client(self.url, **kw)
+
+    def mortal_client(self):
+        """A client whose call ends with an NNGException as soon as the daemon has died, and not at its deadline."""
+        c = self.client()
+
+        def watch(process):
+            select.select([process], [], [])
+            os.close(process)
+            c.close()
+
+        threading.Thread(target=watch, args=(os.pidfd_open(self.proc.pid),), daemon=True).start()
+        return c
 
     def alive(self):
         return self.proc is not None and self.proc.poll() is None

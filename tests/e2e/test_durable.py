@@ -62,26 +62,37 @@ def start_long(client, name="ref"):
     return client.start(fh.merge(fh.SMALL, {"data": {"dataset": "m"}}, LONG), name=name)
 
 
+def run_with_kills(d, name, kills):
+    """The job when it is done, the daemon having been killed at these steps. A kill on a busy machine may come after the end."""
+    with d.client() as c:
+        start_long(c, name)
+    for step in kills:
+        with d.client() as c:
+            c.wait_sample(name, lambda s, step=step: s.step >= step or s.state == pb.DONE)
+        d.kill()
+        d.start()
+    with d.client() as c:
+        return c.wait_state(name, "DONE", "FAILED")
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_kill_and_resume_same_bits(make_daemon, folder, reference, seed):
     """Killed up to three times somewhere in the run, restarted each time: parameters, moments, replay, counters equal."""
     rng = random.Random(seed)
+    kills = sorted(rng.sample(range(1, 1400), 3))
     d = make_daemon()
     with d.client() as c:
         c.synth("m")
-        start_long(c)
-    for step in sorted(rng.sample(range(1, 1400), 3)):
-        with d.client() as c:
-            c.wait_sample("ref", lambda s, step=step: s.step >= step or s.state == pb.DONE)
-        d.kill()
-        d.start()
-    with d.client() as c:
-        done = c.wait_state("ref", "DONE", "FAILED")
+    for name in ("ref", "again", "and-again"):
+        done = run_with_kills(d, name, kills)
         assert done.state == pb.DONE and done.resume_note == "", done
-        assert 1 <= done.interruptions <= 3
-        assert_same_bits(tensors_of(c, "ref", folder), reference[0])
+        if done.interruptions:
+            break
+    assert 1 <= done.interruptions <= 3
+    with d.client() as c:
+        assert_same_bits(tensors_of(c, name, folder), reference[0])
         # The series goes on after a restart: rows that are there twice are equal, the last ones are the reference's.
-        rows = metric_rows(c, "ref")
+        rows = metric_rows(c, name)
         for key, value in rows.items():
             assert value == reference[1][key], key
 
@@ -196,7 +207,7 @@ def test_no_accepted_job_is_lost(make_daemon, seed):
 
     def work(n):
         try:
-            with d.client(timeout_s=2) as c:
+            with d.mortal_client() as c:
                 for i in range(200):
                     name = f"w{n}-{i}"
                     with lock:
@@ -283,16 +294,14 @@ def drive(d, client):
 def test_crash_point(make_daemon, folder, reference, label):
     """The daemon ends at the label while everything that writes goes on; afterwards the work is finished as if nothing had been."""
     d = make_daemon("fhd-crash", env={"FHD_CRASH_AT": label})
-    reached = False
     try:
-        with d.client(timeout_s=3) as c:
+        with d.mortal_client() as c:
             drive(d, c)
-    except (pynng.exceptions.NNGException, AssertionError, fh.CallError):
+    except pynng.exceptions.NNGException:
         pass
     if d.alive():
         d.proc.terminate()
-    reached = d.wait() == 99
-    assert reached, f"crash point {label} was not reached:\n{d.log()[-3000:]}"
+    assert d.wait() == 99, f"crash point {label} was not reached:\n{d.log()[-3000:]}"
     d.start()
     with d.client() as c:
         drive(d, c)
@@ -312,8 +321,8 @@ def test_damaged_files_are_named_not_loaded(make_daemon):
     d = make_daemon()
     with d.client() as c:
         c.synth("m")
-        job = start_long(c)
-        c.wait_sample(job.id, lambda s: s.step >= 300)
+        job = c.start(fh.merge(fh.SMALL, {"data": {"dataset": "m"}}, fh.ENDLESS))
+        c.wait_step(job.id, 300)
         c.pause(job.id)
         checkpoint = c.show(job.id).last_checkpoint
     d.stop()

@@ -15,9 +15,9 @@ from fh import pb
 SP_REQ = b"\x00SP\x00\x00\x30\x00\x00"  # what a REQ peer says first
 
 
-def raw(daemon, timeout=5):
+def raw(daemon):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    s.settimeout(timeout * fh.SLOWDOWN)
+    s.settimeout(fh.DEADLINE_S)
     s.connect(str(daemon.root / "fhd.sock"))
     return s
 
@@ -25,7 +25,7 @@ def raw(daemon, timeout=5):
 def handshake(daemon):
     s = raw(daemon)
     s.sendall(SP_REQ)
-    assert s.recv(8) == b"\x00SP\x00\x00\x31\x00\x00"
+    assert s.recv(8, socket.MSG_WAITALL) == b"\x00SP\x00\x00\x31\x00\x00"
     return s
 
 
@@ -266,13 +266,11 @@ def test_listeners_that_are_refused(make_daemon, folder, url):
 
 
 def test_loopback_tcp_works(make_daemon, folder):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    d = make_daemon("fhd", "--listen", f"tcp://127.0.0.1:{port}")
-    with fh.Client(f"tcp://127.0.0.1:{port}") as c:
-        assert c.call("ping").version
-    assert fh.ctl("--connect", f"tcp://127.0.0.1:{port}", "ping").code == 0
+    with fh.loopback_port() as port:
+        make_daemon("fhd", "--listen", f"tcp://127.0.0.1:{port}")
+        with fh.Client(f"tcp://127.0.0.1:{port}") as c:
+            assert c.call("ping").version
+        assert fh.ctl("--connect", f"tcp://127.0.0.1:{port}", "ping").code == 0
 
 
 def test_memory_does_not_grow_with_noise(daemon):

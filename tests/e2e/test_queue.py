@@ -1,6 +1,4 @@
 """Order, stopping what waits, a thousand jobs, and how fast pause and stop act."""
-import time
-
 import pytest
 
 import fh
@@ -46,10 +44,10 @@ def test_thousand_queued_jobs(daemon, client, spec):
     client.start(spec(fh.ENDLESS), name="block")
     client.wait_step("block", 20)
     tree = spec(run={"steps_per_epoch": 2, "validate_every": 0})
-    begin = time.monotonic()
+    watch = fh.Stopwatch(daemon.proc.pid)
     for i in range(1000):
         client.start(tree, name=f"q{i}")
-    took = time.monotonic() - begin
+    took = watch.seconds()
     assert client.call("info").jobs_queued == 1000
     assert client.show("q999").position == 1000
     listed, after = [], 0
@@ -60,9 +58,7 @@ def test_thousand_queued_jobs(daemon, client, spec):
             break
         after = page.job[-1].id
     assert listed == [f"q{i}" for i in range(1000)]
-    begin = time.monotonic()
-    client.call("ping")
-    assert time.monotonic() - begin < 0.5 * fh.SLOWDOWN
+    fh.within(0.5 * fh.SLOWDOWN, lambda: client.call("ping"))
     assert "q999" in daemon.ctl("list", "--limit", "2000").out
     for i in range(0, 1000, 2):
         client.stop(f"q{i}")
@@ -73,34 +69,40 @@ def test_thousand_queued_jobs(daemon, client, spec):
 
 
 @pytest.mark.plain_only
-def test_pause_and_stop_act_at_once(client, spec):
-    """Within 100 ms or two learn steps, whichever is longer, as the client sees it (the checkpoint is written after)."""
-    client.start(spec(fh.ENDLESS, net={"trunk1": 256, "trunk2": 256}, learn={"batch": 128, "warmup": 256}), name="big")
+def test_pause_and_stop_act_at_once(daemon, client, spec):
+    """Within 100 ms or two learn steps, whichever is longer, from the client's request to the end of the last learn step. Each step
+    reports itself with the daemon's time (the very last one may do so only when the job goes on), so the checkpoint that is written
+    afterwards is not counted, nor is what the threads waited for a core."""
+    client.start(spec(fh.ENDLESS, net={"trunk1": 256, "trunk2": 256}, learn={"batch": 128, "warmup": 256}, run={"report_every": 1}), name="big")
     client.wait_step("big", 40)
-    client.wait_step("big", 400)
-    first, last = (s for s in client.samples("big") if s.kind == pb.REPORT and s.step in (200, 400))
-    rate = 200 / ((last.time_ns - first.time_ns) / 1e9)
-    allowed = max(0.1, 2 / rate)
-    steps = []
-    for _ in range(5):
-        before = client.show("big")
-        begin = time.time_ns()
-        client.pause("big")
+    last = client.wait_step("big", 400)
+
+    def reports(since=0):
+        return [s for s in client.samples("big") if s.kind == pb.REPORT and s.step > since]
+
+    first = next(s for s in reports() if s.step >= 200)
+    step_s = (last.time_ns - first.time_ns) / 1e9 / (last.step - first.step)
+    allowed = max(0.1, 2 * step_s)
+    late = []
+
+    def act(ask, state):
+        watch = fh.Stopwatch(daemon.proc.pid)
+        ask("big")
         after = client.show("big")
-        assert after.state == pb.PAUSED
-        # How far it got after the request: what counts is when it let go, not when the answer (durable) was there.
-        change = [s for s in client.samples("big") if s.kind == pb.STATE_CHANGE and s.state == pb.PAUSED][-1]
-        steps.append(((change.time_ns - begin) / 1e9, after.step - before.step))
+        assert after.state == state
+        done = reports()[-1]
+        assert after.step - 1 <= done.step <= after.step
+        return watch.seconds(done.time_ns) + step_s * (after.step - done.step)
+
+    for _ in range(5):
+        late.append(act(client.pause, pb.PAUSED))
+        at = client.show("big")
         client.resume("big")
-        client.wait_sample("big", lambda s: s.kind == pb.REPORT, since=after.last_seq)
-    # One of the five may have met a busy machine; the rest says how long pausing takes.
-    times = sorted(t for t, _ in steps)
-    assert times[3] < allowed and times[4] < allowed + 0.4, steps
-    assert sorted(n for _, n in steps)[3] <= max(2, rate * allowed), steps
-    begin = time.time_ns()
-    client.stop("big")
-    change = [s for s in client.samples("big") if s.kind == pb.STATE_CHANGE][-1]
-    assert change.state == pb.STOPPED and (change.time_ns - begin) / 1e9 < allowed + 0.4
+        client.wait_sample("big", lambda s: s.kind == pb.REPORT, since=at.last_seq)
+    # One of the five may have met a machine that was busy otherwise, with its disk or its memory.
+    late.sort()
+    assert late[3] < allowed and late[4] < allowed + 0.4, (late, allowed)
+    assert act(client.stop, pb.STOPPED) < allowed + 0.4
 
 
 def test_stop_during_warmup_and_validation(client, spec):

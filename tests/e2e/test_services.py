@@ -2,6 +2,8 @@
 import hashlib
 import random
 import time
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -199,18 +201,17 @@ def test_no_sample_that_was_seen_is_lost(make_daemon):
 
 
 def test_http_pages(make_daemon, folder):
-    import socket
-    import urllib.error
-    import urllib.request
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    with fh.loopback_port() as port:
+        http_pages(make_daemon, folder, port)
+
+
+def http_pages(make_daemon, folder, port):
     (folder / "fhd.yaml").write_text(f"http: 127.0.0.1:{port}\n")
     d = make_daemon("fhd", "--config", str(folder / "fhd.yaml"))
 
     def get(path):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as r:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=fh.DEADLINE_S) as r:
                 return r.status, r.read().decode()
         except urllib.error.HTTPError as e:
             return e.code, e.read().decode()
