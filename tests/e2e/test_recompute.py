@@ -1,4 +1,5 @@
-"""The numbers of `evaluate` from its trace, by another program: formulas of design section 8 in numpy, 1e-9 relative."""
+"""The numbers of `evaluate` from its trace, by another program: metrics, cash and fees from the fills, and the fills themselves from the
+actions and the bars. The formulas of section 8 (and sigma's of 7) of gpu/MATH.md in Python, 1e-9 relative."""
 import csv
 import datetime
 import math
@@ -79,6 +80,7 @@ SETTINGS = [
     ("plain", {}),
     ("costs", {"half_spread": 0.005, "fee": 0.3, "multiplier": 50, "max_position": 4}),
     ("fractions", {"lot": 0, "max_position": 2.5, "fee": 0.01, "pt": 1, "sl": 1, "horizon": 20}),
+    ("barriers", {"pt": 0.7, "sl": 0.9, "horizon": 2, "lot": 0, "half_spread": 0.001, "fee": 0.001}),
     ("ruin", {"initial_cash": 30, "max_position": 5, "ruin_fraction": 0.95, "half_spread": 0.002}),
 ]
 
@@ -86,7 +88,7 @@ SETTINGS = [
 @pytest.mark.parametrize("name,env", SETTINGS, ids=[s[0] for s in SETTINGS])
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_metrics_follow_from_the_trace(daemon, client, spec, folder, name, env, split):
-    longer = {"learn": {"lr": 3e-3}, "run": {"steps_per_epoch": 600}} if name == "plain" else {}
+    longer = {"learn": {"lr": 3e-3}, "run": {"steps_per_epoch": 2000, "validate_every": 0}}  # until the policy trades
     job = client.start(spec(longer, env=env), name="j")
     client.wait_state(job.id, "DONE")
     path = folder / "trace.csv"
@@ -103,15 +105,19 @@ def test_metrics_follow_from_the_trace(daemon, client, spec, folder, name, env, 
 
     check_cash(trace, q, equity, p)
     check_rewards(trace, equity, p)
-    begin, end, ts = episode(client, split)
+    begin, end, bars = episode(client, split)
+    ts = list(bars.ts)
     check_times(trace, begin, ts)
+    exits = check_fills(trace, begin, bars, shown)
+    if name == "barriers":
+        assert exits.get("stop") and exits.get("profit"), f"barriers were to be seen at work: {exits}"
     per_year = (end - begin - 1) / ((ts[end - 1] - ts[begin]) / YEAR_NS)
     assert close(float(trace.first["bars_per_year"]), per_year)
     want = recompute(fills, q, equity, per_year, p)
     for key, value in want.items():
         assert close(report[key], value) or abs(report[key] - value) < 1e-12, (key, report[key], value)
-    if name == "plain":
-        assert len(fills) > 0, "a policy that never trades proves nothing here"
+    if name != "ruin":
+        assert len(fills) > 10, "a policy that never trades proves nothing here"
     if name == "ruin":
         assert equity[-1] <= p["initial_cash"] * shown.ruin_fraction or len(trace.rows) == end - 1 - begin
 
@@ -144,6 +150,88 @@ def check_rewards(trace, equity, p):
     assert close(reward.sum(), (equity[-1] - equity[0]) * scale, scale * p["initial_cash"])
 
 
+def sigma(close, half_life=60):
+    """Section 7: the exponentially weighted root mean square of the one-bar log returns, floored, stored as F32."""
+    out, num, den = [1e-8], 0.0, 0.0
+    decay = 2 ** (-1 / half_life)
+    for last, now in zip(close, close[1:]):
+        num, den = num * decay + math.log(now / last) ** 2, den * decay + 1
+        out.append(max(math.sqrt(num / den), 1e-8))
+    return np.array(out, dtype=np.float32).astype(float)
+
+
+def order_of(action, q, env):
+    """The signed quantity that an action sends, of section 8's rules of size."""
+    exposure, urgency = (-1, -0.5, 0, 0.5, 1)[action[0]], (0.25, 0.5, 1)[action[2]]
+    target = exposure * env.max_position
+    if env.lot > 0:
+        target = math.copysign(math.floor(abs(target) / env.lot + 0.5), target) * env.lot
+    delta = target - q
+    if delta == 0:
+        return 0.0
+    if env.lot > 0:
+        size = min(math.ceil(urgency * abs(delta) / env.lot - 1e-9) * env.lot, abs(delta))
+    else:
+        size = abs(delta) if abs(delta) <= 1e-3 * env.max_position else urgency * abs(delta)
+    return math.copysign(size, delta)
+
+
+def fill_of(kind, order, t, bars, env):
+    """Price at which an order decided at bar t fills in bar t + 1, None where it does not."""
+    o, side, limit = bars.open[t + 1], math.copysign(1, order), bars.close[t]
+    if kind == 1:
+        through = bars.low[t + 1] < limit if side > 0 else bars.high[t + 1] > limit
+        return (min(limit, o) if side > 0 else max(limit, o)) if through else None
+    if kind == 2 and abs(o - limit) > 4 * env.tick:
+        return None
+    return o + side * env.half_spread
+
+
+def exit_of(position, entry, t, bars, env):
+    """What section 8 closes in bar t: (word, price) or None. entry: price, bar and sigma of the position."""
+    price, bar, sig = entry
+    side, width = math.copysign(1, position), sig * math.sqrt(env.horizon) * max(abs(price), env.tick)
+    stop, profit, o, c = price - side * env.sl * width, price + side * env.pt * width, bars.open[t], bars.close[t]
+    low, high = bars.low[t], bars.high[t]
+    if low <= stop if side > 0 else high >= stop:
+        beyond = o <= stop if side > 0 else o >= stop
+        return ("stop_open", o - side * env.half_spread) if beyond else ("stop", stop - side * env.half_spread)
+    if high >= profit if side > 0 else low <= profit:
+        return "profit", profit
+    return ("horizon", c - side * env.half_spread) if t - bar >= env.horizon else None
+
+
+def check_fills(trace, begin, bars, env):
+    """Every fill, price and exit of the trace from its actions and the bars alone. Returns the exits seen, by kind."""
+    sig, q, entry, seen = sigma(list(bars.close)), 0.0, None, {}
+    for i, row in enumerate(trace.rows):
+        t = begin + i
+        order = order_of([int(row[k]) for k in ("exposure", "order", "urgency")], q, env)
+        price = fill_of(int(row["order"]), order, t, bars, env) if order else None
+        fill = order if price is not None else 0.0
+        assert close(float(row["fill"]), fill, 1e-9 * env.max_position), (i, row, fill)
+        if fill:
+            assert close(float(row["price"]), price), (i, row, price)
+            new = q + fill
+            if abs(q) < 1e-9 * env.max_position or new * q < 0:
+                entry = (price, t + 1, sig[t])
+            elif abs(new) > abs(q):
+                entry = ((abs(q) * entry[0] + abs(fill) * price) / (abs(q) + abs(fill)), *entry[1:])
+            q = new
+        if abs(q) < 1e-9 * env.max_position:
+            q = 0.0
+        done = exit_of(q, entry, t + 1, bars, env) if q else None
+        assert row["exit"] == (done[0] if done else "none"), (i, row, done)
+        if done:
+            assert close(float(row["exit_fill"]), -q, 1e-9 * env.max_position), (i, row, q)
+            assert abs(float(row["exit_price"]) - done[1]) <= 1e-7 * abs(done[1]), (i, row, done)
+            seen[done[0]] = seen.get(done[0], 0) + 1
+            q = 0.0
+        assert close(float(row["position"]), q, 1e-9 * env.max_position), (i, row, q)
+        q = float(row["position"])  # rounding of fractions does not add up
+    return seen
+
+
 def check_times(trace, begin, ts):
     """One row a bar, none left out, with the bar's own time."""
     assert int(trace.first["bar"]) == begin
@@ -156,15 +244,15 @@ def check_times(trace, begin, ts):
 def episode(client, split):
     """Begin and end of the episode by the rules of the specification, and all times, from the data set itself."""
     total, embargo, warmup = 2000, 144, 144
-    ts = list(client.call("read_bars", pb.ReadBarsRequest(name="m", first=0, count=total, stride=1)).ts)
-    assert len(ts) == total
+    bars = client.call("read_bars", pb.ReadBarsRequest(name="m", first=0, count=total, stride=1))
+    assert len(bars.ts) == total
     operation = client.call("evaluate", pb.EvaluateRequest(job="j", split=split))
     reply = client.operation(operation.operation).evaluate
     train_end = round(total * 0.70)
     validation_end = round(total * 0.85)
     want = {"validation": (train_end + embargo, validation_end), "test": (validation_end + embargo, total)}[split]
     assert (reply.begin, reply.end) == (max(want[0], warmup), want[1])
-    return reply.begin, reply.end, ts
+    return reply.begin, reply.end, bars
 
 
 def agent_report(reply):
