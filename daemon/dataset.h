@@ -35,12 +35,12 @@ struct rpc_call;
 #define DATASET_VERSIONS_MAX 256        /* earlier states of an appended set that jobs may go on with; the oldest are forgotten */
 #define DATASET_WAITING_MAX 1024        /* calls and jobs waiting for one file to be read */
 #define REGISTRATIONS_MAX 16            /* waiting or in work */
-#define REGISTRATIONS_RUNNING 2         /* threads of the pool that may make features and files at once */
+#define REGISTRATIONS_RUNNING 2         /* threads of the pool that may make features and files at once; as many for uploads */
 #define UPLOADS_MAX 8                   /* open at once */
 #define UPLOAD_BYTES_MAX (2ULL << 30)   /* of open uploads and of bars being registered, together */
 #define UPLOAD_CHUNK_BARS_MAX 250000
 #define UPLOAD_IDLE_MS 120000           /* without a chunk: thrown away */
-#define DATASET_FILE_BYTES 212          /* a bar in a file: time, five numbers, 40 features, sigma */
+#define DATASET_FILE_BYTES 48           /* a bar in a file: time, five numbers */
 #define READ_BARS_MAX 20000             /* in one reply */
 
 struct datasets_config {

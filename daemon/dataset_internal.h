@@ -27,14 +27,31 @@ struct delivery {                  /* an answer that has to wait for the loop's 
 
 struct resident;
 struct registration;
+
+/* A market whose bars are coming in, and the pool that makes their features meanwhile. Counted on the loop; the lock is for the
+ * pool: whoever holds it makes features. */
+struct growing {
+	int refs;
+	struct datasets *ds;
+	uv_mutex_t lock;
+	struct market *market;
+	int64_t to;                   /* bars that are there for the work in flight */
+	int64_t made;                 /* bars whose features are there */
+	int working, over;            /* over: the registration makes what is missing */
+	uv_work_t work;
+};
+
 struct upload {
 	struct upload *next;
 	struct datasets *ds;
 	char id[UPLOAD_ID_MAX];
 	struct dataset_origin origin; /* owned copies */
 	int64_t bars, next_bar;
-	int64_t *ts;                  /* one block of 48 bytes a bar, ts first */
-	double *column[5];            /* open high low close volume, inside it */
+	struct market *market;        /* the bars go to their place at once; an append's: NULL, and block */
+	struct growing *growing;      /* NULL: its features wait for the commit */
+	int64_t *block;               /* 48 bytes a bar, ts first */
+	int64_t *ts;
+	double *column[5];            /* open high low close volume */
 	uv_timer_t idle;
 };
 
@@ -52,6 +69,7 @@ struct datasets {
 	struct upload *upload;
 	unsigned uploads;
 	uint64_t upload_bytes; /* bars that came or are made and are not registered yet */
+	int growing;           /* uploads whose features are made while they come */
 	uint64_t upload_number, started_ns;
 	int in_flight;             /* pool work and rows */
 	int stopping;
@@ -80,12 +98,14 @@ void cache_free(struct datasets *ds);
 
 #define BAR_BYTES 48 /* ts, open, high, low, close, volume */
 
-/* dataset_register.c: takes the bars (one block that begins with b->ts) over. */
+/* dataset_register.c */
 int registering(const struct datasets *ds, const char *name);
 /* Checks of an append that need no bars: FH_NOT_FOUND, FH_CORRUPT, FH_CONFLICT. */
 int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o, struct fh_status *st);
-void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
-		       void *arg);
+/* Bars that came: checked one by one, in `m` (filled to its end; g: what made its features so far, or NULL), or, of an append, a block of
+ * 48 bytes a bar that begins with b->ts. All of them are the registration's from here. */
+struct arrived { struct market *m; struct growing *g; struct market_bars b; };
+void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct arrived *bars, dataset_registered done, void *arg);
 void registrations_stop(struct datasets *ds);
 /* The hash that a client gave of the bars now being registered under this name, "" when it gave none; NULL: nobody registers it. */
 const char *registering_hash(const struct datasets *ds, const char *name);
@@ -93,6 +113,7 @@ const char *registering_hash(const struct datasets *ds, const char *name);
 void registration_of_upload(struct datasets *ds, const void *arg, const char *upload);
 int registration_abort(struct datasets *ds, const char *upload); /* 0: there is none that can be */
 /* dataset_upload.c */
+void growing_unref(struct growing *g); /* NULL is fine */
 int dataset_check_size(const struct datasets *ds, int64_t bars, int64_t there, struct fh_status *st); /* size limit and quota */
 void uploads_stop(struct datasets *ds);
 

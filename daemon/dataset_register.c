@@ -1,7 +1,7 @@
 /* From bars to a registered data set, and back. See dataset.h.
  *
- * One registration is one struct: the pool makes bars (synth), checks, features, hash and file; then the loop writes the row; then
- * the set can be found. Between start and end its name is taken, so that two clients never write one file. */
+ * One registration is one struct: the pool makes what is missing of bars (synth), checks, features, hash and file; then the loop writes
+ * the row; then the set can be found. Between start and end its name is taken, so that two clients never write one file. */
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
 #include "daemon/crashpoint.h"
@@ -24,7 +24,9 @@ struct registration {
 	struct registration *next;
 	struct datasets *ds;
 	struct dataset_origin origin;
-	struct market_bars bars;   /* one owned block that begins with ts; bars 0: synth makes them */
+	struct market *market;     /* of an upload: it is filled; NULL: synth, append make it */
+	struct growing *growing;   /* or NULL */
+	struct market_bars bars;   /* append: the new ones, one owned block that begins with ts */
 	struct synth synth;
 	char there[65];            /* hash of the set that has this name, "" when it is free */
 	int64_t there_bars;        /* append: how many it has */
@@ -38,7 +40,6 @@ struct registration {
 	char path[PATH_MAX];
 	/* of the work */
 	uv_work_t work;
-	struct market *market;
 	void *info;
 	size_t info_bytes;
 	int code;
@@ -96,39 +97,44 @@ int dataset_check_bars(const struct market_bars *b, int64_t base, const int64_t 
 
 /* ---------------------------------------------------------------- the work (pool) */
 
-static int make_bars(struct registration *r)
+static struct market_bars view(const struct market *m)
 {
-	size_t n = (size_t)r->synth.bars;
-	int64_t *ts = malloc(n * 48);
-	double *c;
-
-	if (!ts)
-		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu bars", n);
-	c = (double *)(void *)(ts + n);
-	r->bars = (struct market_bars){r->synth.bars, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n};
-	return synth_bars(&r->synth, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n, &r->st);
+	return (struct market_bars){m->bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
 }
 
-/* The old bars and the new ones behind them, as one block. */
+static int make_bars(struct registration *r)
+{
+	int code = market_new(r->synth.bars, r->origin.tick, NULL, 0, &r->market, &r->st);
+	struct market *m = r->market;
+	struct market_bars b;
+
+	if (!code)
+		code = synth_bars(&r->synth, m->ts, m->open, m->high, m->low, m->close, m->volume, &r->st);
+	if (code)
+		return code;
+	b = view(m);
+	return dataset_check_bars(&b, 0, NULL, &r->st);
+}
+
+/* The old bars and the new ones behind them. */
 static int join_bars(struct registration *r, const struct market *old)
 {
-	size_t n = (size_t)(old->bars + r->bars.bars), a = (size_t)old->bars, b = (size_t)r->bars.bars;
+	size_t a = (size_t)old->bars, b = (size_t)r->bars.bars;
+	int code = market_new(old->bars + r->bars.bars, r->origin.tick, r->origin.roll, (int64_t)r->origin.rolls, &r->market, &r->st);
+
+	if (code)
+		return code;
+	struct market *m = r->market;
 	const void *const from[2][6] = {
 		{old->ts, old->open, old->high, old->low, old->close, old->volume},
 		{r->bars.ts, r->bars.open, r->bars.high, r->bars.low, r->bars.close, r->bars.volume},
 	};
-	int64_t *ts = malloc(n * 48);
-	double *c;
+	void *const to[6] = {m->ts, m->open, m->high, m->low, m->close, m->volume};
 
-	if (!ts)
-		return fh_fail(&r->st, FH_EXHAUSTED, "no memory for %zu bars", n);
-	c = (double *)(void *)(ts + n);
 	for (size_t k = 0; k < 6; k++) {
-		memcpy(ts + k * n, from[0][k], a * 8);
-		memcpy(ts + k * n + a, from[1][k], b * 8);
+		memcpy(to[k], from[0][k], a * 8);
+		memcpy((char *)to[k] + a * 8, from[1][k], b * 8);
 	}
-	free((int64_t *)r->bars.ts);
-	r->bars = (struct market_bars){(int64_t)n, ts, c, c + n, c + 2 * n, c + 3 * n, c + 4 * n};
 	return 0;
 }
 
@@ -150,7 +156,7 @@ static int join_rolls(struct registration *r, const struct market *old)
 	return 0;
 }
 
-/* Makes r->bars the whole of an append: what came is checked against what its client computed and against the last old bar. */
+/* Makes r->market the whole of an append: what came is checked against what its client computed and against the last old bar. */
 static int append_bars(struct registration *r)
 {
 	struct market *old = NULL;
@@ -209,16 +215,29 @@ static int save(struct registration *r)
 	return r->info ? 0 : fh_fail(&r->st, FH_EXHAUSTED, "no memory for data set %s", r->origin.name);
 }
 
+/* What an upload brought was checked when it came. */
+static int complete(struct registration *r)
+{
+	int code = 0;
+
+	if (!r->market)
+		code = r->bars.bars ? append_bars(r) : make_bars(r);
+	if (code)
+		return code;
+	if (!r->growing)
+		return market_finish(r->market, &r->st);
+	uv_mutex_lock(&r->growing->lock);
+	r->growing->over = 1;
+	code = market_finish(r->market, &r->st);
+	uv_mutex_unlock(&r->growing->lock);
+	return code;
+}
+
 static void register_work(uv_work_t *w)
 {
 	struct registration *r = w->data;
-	int made = !r->bars.bars;
 
-	r->code = made ? make_bars(r) : r->origin.append ? append_bars(r) : 0;
-	if (!r->code)
-		r->code = dataset_check_bars(&r->bars, 0, NULL, &r->st);
-	if (!r->code)
-		r->code = market_build_rolls(&r->bars, r->origin.tick, r->origin.roll, (int64_t)r->origin.rolls, &r->market, &r->st);
+	r->code = complete(r);
 	free((int64_t *)r->bars.ts);
 	r->bars.ts = NULL;
 	if (!r->code)
@@ -297,6 +316,7 @@ static void finish(struct registration *r, const struct dataset *d, int existed)
 		log_info("data set registered", "dataset=%s bars=%lld hash=%.16s", d->name, (long long)d->bars, d->hash);
 	r->done(r->arg, r->code, r->code ? NULL : d, existed, &r->st);
 	market_unref(r->market);
+	growing_unref(r->growing);
 	free(r->info);
 	origin_release(&r->origin);
 	free(r);
@@ -439,9 +459,9 @@ static int may_register(struct datasets *ds, const struct dataset_origin *o, uin
 	return 0;
 }
 
-/* Either bars that came (b, owned from here) or those that s describes. */
-static void start(struct datasets *ds, const struct dataset_origin *o, int64_t bars, const struct market_bars *b,
-		  const struct synth *s, dataset_registered done, void *arg)
+/* Either bars that came (a, owned from here) or those that s describes. */
+static void start(struct datasets *ds, const struct dataset_origin *o, int64_t bars, const struct arrived *a, const struct synth *s,
+		  dataset_registered done, void *arg)
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct registration *r = need(calloc(1, sizeof *r));
@@ -454,8 +474,11 @@ static void start(struct datasets *ds, const struct dataset_origin *o, int64_t b
 	if (!code)
 		code = origin_copy(&r->origin, o, &st);
 	if (code) {
-		if (b)
-			free((int64_t *)b->ts);
+		if (a) {
+			growing_unref(a->g);
+			market_unref(a->m);
+			free(a->m ? NULL : (int64_t *)a->b.ts);
+		}
 		free(r);
 		done(arg, code, NULL, 0, &st);
 		return;
@@ -465,8 +488,11 @@ static void start(struct datasets *ds, const struct dataset_origin *o, int64_t b
 	r->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	if (s)
 		r->synth = *s;
-	if (b)
-		r->bars = *b;
+	if (a) {
+		r->market = a->m;
+		r->growing = a->g;
+		r->bars = a->m ? (struct market_bars){0} : a->b;
+	}
 	if (o->append)
 		inherit(r, there);
 	r->write = !there || there->broken[0] || o->append; /* a set whose file was lost is written again from the same bars */
@@ -498,10 +524,9 @@ void registrations_stop(struct datasets *ds)
 	}
 }
 
-void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct market_bars *b, dataset_registered done,
-		       void *arg)
+void datasets_register(struct datasets *ds, const struct dataset_origin *o, const struct arrived *bars, dataset_registered done, void *arg)
 {
-	start(ds, o, b->bars, b, NULL, done, arg);
+	start(ds, o, bars->b.bars, bars, NULL, done, arg);
 }
 
 void datasets_synth(struct datasets *ds, const struct dataset_origin *o, const struct synth *s, dataset_registered done, void *arg)

@@ -1,7 +1,8 @@
-/* Uploads: bars that are still coming in. See dataset.h. Loop thread.
+/* Uploads: bars that are still coming in. See dataset.h. Loop thread, but for grow_work().
  *
  * Memory for all announced bars is reserved at the beginning and counted against UPLOAD_BYTES_MAX, so an upload that was begun can
- * also end. An upload that gets nothing for UPLOAD_IDLE_MS is thrown away. */
+ * also end. An upload that gets nothing for UPLOAD_IDLE_MS is thrown away. Bars are written once, to where the market has them; the pool
+ * makes the features of those that are there while the next ones come, for REGISTRATIONS_RUNNING uploads at a time. */
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
 #include "daemon/log.h"
@@ -11,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GROW_BARS 4096 /* fewer new ones are not worth a turn of the pool */
+
 static void upload_closed(uv_handle_t *h)
 {
 	struct upload *u = h->data;
@@ -19,7 +22,73 @@ static void upload_closed(uv_handle_t *h)
 	free(u);
 }
 
-/* Takes it out of the list; the bars go with it unless somebody has taken them (u->ts NULL). */
+/* ---------------------------------------------------------------- features of what is there */
+
+static void growing_closed(struct growing *g)
+{
+	market_unref(g->market);
+	uv_mutex_destroy(&g->lock);
+	g->ds->growing--;
+	free(g);
+}
+
+void growing_unref(struct growing *g)
+{
+	if (g && !--g->refs)
+		growing_closed(g);
+}
+
+static struct growing *growing_new(struct datasets *ds, struct market *m)
+{
+	struct growing *g;
+
+	if (ds->growing >= REGISTRATIONS_RUNNING)
+		return NULL;
+	g = need(calloc(1, sizeof *g));
+	uv_mutex_init(&g->lock);
+	g->refs = 1;
+	g->ds = ds;
+	g->market = market_ref(m);
+	g->work.data = g;
+	ds->growing++;
+	return g;
+}
+
+static void grow_work(uv_work_t *w)
+{
+	struct growing *g = w->data;
+
+	uv_mutex_lock(&g->lock);
+	if (!g->over)
+		market_grow(g->market, g->to, NULL); /* without memory for it the registration tries again, and says so */
+	uv_mutex_unlock(&g->lock);
+}
+
+static void grown(uv_work_t *w, int status)
+{
+	struct growing *g = w->data;
+
+	g->working = 0;
+	g->made = g->to;
+	g->ds->in_flight--;
+	growing_unref(g);
+}
+
+/* `bars` are there now. */
+static void grow(struct growing *g, int64_t bars)
+{
+	if (!g || g->working || bars - g->made < GROW_BARS)
+		return;
+	g->to = bars;
+	g->working = 1;
+	g->refs++;
+	g->ds->in_flight++;
+	uv_queue_work(g->ds->cfg.loop, &g->work, grow_work, grown);
+}
+
+/* ---------------------------------------------------------------- the list */
+
+/* Takes it out of the list; the bars go with it unless somebody has taken them. */
 static void upload_end(struct upload *u)
 {
 	struct datasets *ds = u->ds;
@@ -30,7 +99,9 @@ static void upload_end(struct upload *u)
 	*p = u->next;
 	ds->uploads--;
 	ds->upload_bytes -= (uint64_t)u->bars * BAR_BYTES;
-	free(u->ts);
+	growing_unref(u->growing);
+	market_unref(u->market);
+	free(u->block);
 	origin_release(&u->origin);
 	ds->in_flight++;
 	uv_close((uv_handle_t *)&u->idle, upload_closed);
@@ -128,6 +199,29 @@ static int check_room(struct datasets *ds, const struct dataset_origin *o, int64
 	return dataset_check_size(ds, bars, d ? d->bars : 0, st);
 }
 
+/* Room for the bars. A first part of a set may be longer than the set that it makes with others, so an append's has none of its own. */
+static int make_room(struct upload *u, struct fh_status *st)
+{
+	struct market *m = NULL;
+	size_t n = (size_t)u->bars;
+
+	if (u->origin.append) {
+		u->ts = u->block = malloc(n * BAR_BYTES);
+		if (!u->ts)
+			return fh_fail(st, FH_EXHAUSTED, "no memory for %zu bars", n);
+		for (size_t i = 0; i < 5; i++)
+			u->column[i] = (double *)(void *)(u->ts + n) + i * n;
+		return 0;
+	}
+	if (market_new(u->bars, u->origin.tick, u->origin.roll, (int64_t)u->origin.rolls, &m, st))
+		return st->code;
+	u->market = m;
+	u->ts = m->ts;
+	memcpy(u->column, (double *[5]){m->open, m->high, m->low, m->close, m->volume}, sizeof u->column);
+	u->growing = growing_new(u->ds, m);
+	return 0;
+}
+
 int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t bars, char id[UPLOAD_ID_MAX],
 		 const struct dataset **existed, struct fh_status *st)
 {
@@ -146,17 +240,15 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	if ((code = check_room(ds, o, bars, st)))
 		return code;
 	u = need(calloc(1, sizeof *u));
-	u->ts = malloc((size_t)bars * BAR_BYTES);
-	code = u->ts ? origin_copy(&u->origin, o, st) : fh_fail(st, FH_EXHAUSTED, "no memory for %lld bars", (long long)bars);
+	u->ds = ds;
+	u->bars = bars;
+	code = origin_copy(&u->origin, o, st);
+	if (!code && (code = make_room(u, st)))
+		origin_release(&u->origin);
 	if (code) {
-		free(u->ts);
 		free(u);
 		return code;
 	}
-	u->ds = ds;
-	u->bars = bars;
-	for (int i = 0; i < 5; i++)
-		u->column[i] = (double *)(void *)(u->ts + bars) + (size_t)i * (size_t)bars;
 	/* with the daemon's start in it, so that an id of an earlier life names nothing */
 	snprintf(u->id, sizeof u->id, "u%llx-%llu", (unsigned long long)(ds->started_ns >> 20),
 		 (unsigned long long)++ds->upload_number);
@@ -233,6 +325,7 @@ int upload_chunk(struct datasets *ds, const char *id, int64_t first, const struc
 			memset(u->column[i] + first, 0, (size_t)b->bars * 8);
 	}
 	*next = u->next_bar = first + b->bars;
+	grow(u->growing, u->next_bar);
 	return 0;
 }
 
@@ -240,7 +333,7 @@ void upload_commit(struct datasets *ds, const char *id, dataset_registered done,
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct upload *u = upload_find(ds, id, &st);
-	struct market_bars b;
+	struct arrived a;
 
 	if (u && u->next_bar < u->bars)
 		fh_fail_field(&st, FH_CONFLICT, "upload", "%lld of %lld bars have come", (long long)u->next_bar, (long long)u->bars);
@@ -248,9 +341,11 @@ void upload_commit(struct datasets *ds, const char *id, dataset_registered done,
 		done(arg, st.code, NULL, 0, &st);
 		return;
 	}
-	b = (struct market_bars){u->bars, u->ts, u->column[0], u->column[1], u->column[2], u->column[3], u->column[4]};
-	u->ts = NULL; /* the registration owns the bars now */
-	datasets_register(ds, &u->origin, &b, done, arg);
+	a = (struct arrived){u->market, u->growing, {u->bars, u->ts, u->column[0], u->column[1], u->column[2], u->column[3], u->column[4]}};
+	u->market = NULL; /* the registration owns the bars now */
+	u->growing = NULL;
+	u->block = NULL;
+	datasets_register(ds, &u->origin, &a, done, arg);
 	registration_of_upload(ds, arg, u->id);
 	upload_end(u);
 }

@@ -1,8 +1,9 @@
 /* The data set in memory and on disk: bars, features, sigma, hash.
  *
- * Owns struct market: one allocation, written here before the first reference is handed out, read only after. The
- * reference count is the only thing that changes. Invariant: prices are finite and bounded, time increases, features
- * lie in [-5, 5] and sigma is positive, whether built from bars or loaded from a file. */
+ * Owns struct market: one allocation, written before it is finished, read only after. The reference count is the only thing that
+ * changes then. Features are made here and never read: computing them takes half the time of reading them, and a file is a quarter
+ * of what it would be. Invariant: prices are finite and bounded, time increases, features lie in [-5, 5] and sigma is
+ * positive, whether built from bars or loaded from a file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +65,7 @@ void market_unref(struct market *m)
 {
 	if (!m || __atomic_sub_fetch(&m->refs, 1, __ATOMIC_ACQ_REL))
 		return;
+	market_features_end(m->making);
 	free(m->arena);
 	free(m->roll);
 	free(m->rolled);
@@ -79,17 +81,34 @@ static int check_number(double x, double lo, double hi, const char *what, int64_
 	return fh_fail_field(st, code, what, "bar %lld: %s is %g, not in [%g, %g]", (long long)t, what, x, lo, hi);
 }
 
+static int in_range(const double *x, int64_t n, double lo, double hi)
+{
+	int64_t good = 0;
+
+	for (int64_t t = 0; t < n; t++)
+		good += (x[t] >= lo) & (x[t] <= hi);
+	return good == n;
+}
+
+/* Whether all is well, many at a time: who has to say what is not looks again. */
+static int bars_good(const struct market_bars *b)
+{
+	int64_t late = 1;
+
+	for (int64_t t = 1; t < b->bars; t++)
+		late += b->ts[t] > b->ts[t - 1];
+	return late == b->bars && in_range(b->open, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) &&
+	       in_range(b->high, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) && in_range(b->low, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) &&
+	       in_range(b->close, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) && in_range(b->volume, b->bars, 0.0, MARKET_VOLUME_MAX);
+}
+
 /* code: FH_INVALID for a caller's bars, FH_CORRUPT for a file's. */
-static int check_bars(const struct market_bars *b, double tick, int code, struct fh_status *st)
+static int check_bars(const struct market_bars *b, int code, struct fh_status *st)
 {
 	int rc = 0;
 
-	if (b->bars < 2 || b->bars > MARKET_BARS_MAX)
-		return fh_fail_field(st, code, "bars", "%lld bars; a market has 2 to %lld", (long long)b->bars,
-				     (long long)MARKET_BARS_MAX);
-	if (!(tick >= MARKET_TICK_MIN && tick <= MARKET_PRICE_MAX))
-		return fh_fail_field(st, FH_INVALID, "env.tick", "tick is %g, not in [%g, %g]", tick, MARKET_TICK_MIN,
-				     MARKET_PRICE_MAX);
+	if (bars_good(b))
+		return 0;
 	for (int64_t t = 0; !rc && t < b->bars; t++) {
 		rc = check_number(b->open[t], -MARKET_PRICE_MAX, MARKET_PRICE_MAX, "open", t, code, st);
 		if (!rc)
@@ -148,9 +167,14 @@ static int set_rolls(struct market *m, const int64_t *roll, int64_t rolls, struc
 	return 0;
 }
 
+static struct market_bars view(const struct market *m)
+{
+	return (struct market_bars){m->bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
+}
+
 static void make_features(struct market *m)
 {
-	struct market_bars b = {m->bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
+	struct market_bars b = view(m);
 	struct market_steps s = {m->max_gap, m->roll, m->rolls};
 
 	market_features_steps(&b, m->tick, &s, m->feature, m->sigma);
@@ -158,48 +182,94 @@ static void make_features(struct market *m)
 
 /* ---------------------------------------------------------------- build */
 
-static int copy_bars(const struct market_bars *b, double tick, struct market **out, struct fh_status *st)
+static int check_size(int64_t bars, double tick, int code, struct fh_status *st)
 {
-	size_t bytes = (size_t)b->bars * 8;
-	struct market *m = NULL;
-	int rc = market_alloc(b->bars, &m, st);
-
-	if (rc)
-		return rc;
-	m->tick = tick;
-	memcpy(m->ts, b->ts, bytes);
-	memcpy(m->open, b->open, bytes);
-	memcpy(m->high, b->high, bytes);
-	memcpy(m->low, b->low, bytes);
-	memcpy(m->close, b->close, bytes);
-	memcpy(m->volume, b->volume, bytes);
-	*out = m;
+	if (bars < 2 || bars > MARKET_BARS_MAX)
+		return fh_fail_field(st, code, "bars", "%lld bars; a market has 2 to %lld", (long long)bars, (long long)MARKET_BARS_MAX);
+	if (!(tick >= MARKET_TICK_MIN && tick <= MARKET_PRICE_MAX))
+		return fh_fail_field(st, FH_INVALID, "env.tick", "tick is %g, not in [%g, %g]", tick, MARKET_TICK_MIN, MARKET_PRICE_MAX);
 	return 0;
 }
 
-int market_build_rolls(const struct market_bars *b, double tick, const int64_t *roll, int64_t rolls, struct market **out,
-		       struct fh_status *st)
+int market_new(int64_t bars, double tick, const int64_t *roll, int64_t rolls, struct market **out, struct fh_status *st)
 {
-	char hex[HASH_HEX_SIZE];
 	struct market *m = NULL;
-	int rc = check_bars(b, tick, FH_INVALID, st);
+	int rc = check_size(bars, tick, FH_INVALID, st);
 
 	if (!rc)
-		rc = check_rolls(roll, rolls, b->bars, FH_INVALID, st);
+		rc = check_rolls(roll, rolls, bars, FH_INVALID, st);
 	if (!rc)
-		rc = market_hash(b, roll, rolls, hex, st);
-	if (!rc)
-		rc = copy_bars(b, tick, &m, st);
+		rc = market_alloc(bars, &m, st);
 	if (!rc)
 		rc = set_rolls(m, roll, rolls, st);
 	if (rc) {
 		market_unref(m);
 		return rc;
 	}
-	memcpy(m->hash, hex, sizeof(m->hash));
-	make_features(m);
+	m->tick = tick;
 	*out = m;
 	return 0;
+}
+
+int market_grow(struct market *m, int64_t bars, struct fh_status *st)
+{
+	struct market_bars b = view(m);
+	struct market_steps s = {0.0, m->roll, m->rolls};
+
+	if (!m->making)
+		m->making = market_features_begin(&b, m->tick, &s);
+	if (!m->making)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for the features of %lld bars", (long long)m->bars);
+	market_features_to(m->making, bars, m->feature, m->sigma);
+	return 0;
+}
+
+static int finish(struct market *m, int code, struct fh_status *st)
+{
+	struct market_bars b = view(m);
+	int rc = check_bars(&b, code, st);
+
+	return rc ? rc : market_hash(&b, m->roll, m->rolls, m->hash, st);
+}
+
+int market_finish(struct market *m, struct fh_status *st)
+{
+	int rc = finish(m, FH_INVALID, st);
+
+	if (!rc)
+		rc = market_grow(m, m->bars, st);
+	market_features_end(m->making);
+	m->making = NULL;
+	return rc;
+}
+
+static void fill(struct market *m, const struct market_bars *b)
+{
+	size_t bytes = (size_t)m->bars * 8;
+
+	memcpy(m->ts, b->ts, bytes);
+	memcpy(m->open, b->open, bytes);
+	memcpy(m->high, b->high, bytes);
+	memcpy(m->low, b->low, bytes);
+	memcpy(m->close, b->close, bytes);
+	memcpy(m->volume, b->volume, bytes);
+}
+
+int market_build_rolls(const struct market_bars *b, double tick, const int64_t *roll, int64_t rolls, struct market **out,
+		       struct fh_status *st)
+{
+	struct market *m = NULL;
+	int rc = market_new(b->bars, tick, roll, rolls, &m, st);
+
+	if (rc)
+		return rc;
+	fill(m, b);
+	rc = market_finish(m, st);
+	if (rc)
+		market_unref(m);
+	else
+		*out = m;
+	return rc;
 }
 
 int market_build(const struct market_bars *b, double tick, struct market **out, struct fh_status *st)
@@ -219,23 +289,22 @@ int market_prefix(const struct market *m, int64_t bars, struct market **out, str
 {
 	struct market_bars b = {bars, m->ts, m->open, m->high, m->low, m->close, m->volume};
 	struct market *p = NULL;
-	char hex[HASH_HEX_SIZE];
 	int64_t rolls = 0;
+	int rc;
 
 	if (bars < 2 || bars > m->bars)
 		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars of a market that has %lld", (long long)bars, (long long)m->bars);
 	while (rolls < m->rolls && m->roll[rolls] < bars)
 		rolls++;
-	int rc = market_hash(&b, m->roll, rolls, hex, st);
-	if (!rc)
-		rc = copy_bars(&b, m->tick, &p, st);
-	if (!rc)
-		rc = set_rolls(p, m->roll, rolls, st);
+	rc = market_new(bars, m->tick, m->roll, rolls, &p, st);
+	if (rc)
+		return rc;
+	fill(p, &b);
+	rc = market_hash(&b, m->roll, rolls, p->hash, st);
 	if (rc) {
 		market_unref(p);
 		return rc;
 	}
-	memcpy(p->hash, hex, sizeof(p->hash));
 	p->max_gap = m->max_gap;
 	memcpy(p->feature, m->feature, (size_t)bars * F * sizeof(float));
 	memcpy(p->sigma, m->sigma, (size_t)bars * sizeof(float));
@@ -245,27 +314,25 @@ int market_prefix(const struct market *m, int64_t bars, struct market **out, str
 
 /* ---------------------------------------------------------------- file */
 
-static struct st_tensor column(const char *name, enum st_dtype dtype, const void *data, int64_t rows, int64_t columns)
+static struct st_tensor column(const char *name, enum st_dtype dtype, const void *data, int64_t rows)
 {
-	struct st_tensor t = {.dtype = dtype, .rank = columns ? 2 : 1, .dim = {rows, columns}, .data = data};
+	struct st_tensor t = {.dtype = dtype, .rank = 1, .dim = {rows}, .data = data};
 
 	snprintf(t.name, sizeof(t.name), "%s", name);
-	t.bytes = (size_t)rows * (size_t)(columns ? columns : 1) * st_dtype_size(dtype);
+	t.bytes = (size_t)rows * st_dtype_size(dtype);
 	return t;
 }
 
 int market_save(const struct market *m, const char *path, const char *const *meta, struct fh_status *st)
 {
-	struct st_tensor t[9] = {
-		column("ts", ST_I64, m->ts, m->bars, 0), column("open", ST_F64, m->open, m->bars, 0),
-		column("high", ST_F64, m->high, m->bars, 0), column("low", ST_F64, m->low, m->bars, 0),
-		column("close", ST_F64, m->close, m->bars, 0), column("volume", ST_F64, m->volume, m->bars, 0),
-		column("features", ST_F32, m->feature, m->bars, F), column("sigma", ST_F32, m->sigma, m->bars, 0),
-		column("roll", ST_I64, m->roll, m->rolls, 0),
+	struct st_tensor t[7] = {
+		column("ts", ST_I64, m->ts, m->bars), column("open", ST_F64, m->open, m->bars), column("high", ST_F64, m->high, m->bars),
+		column("low", ST_F64, m->low, m->bars), column("close", ST_F64, m->close, m->bars),
+		column("volume", ST_F64, m->volume, m->bars), column("roll", ST_I64, m->roll, m->rolls),
 	};
-	const char *all[2 * META_PAIRS_MAX + 9] = {"format", "fhd-dataset", "features_version", MARKET_FEATURES_VERSION};
+	const char *all[2 * META_PAIRS_MAX + 7] = {"format", "fhd-dataset"};
 	char tick[40];
-	int n = 4;
+	int n = 2;
 
 	snprintf(tick, sizeof(tick), "%.17g", m->tick);
 	all[n++] = "tick";
@@ -279,7 +346,7 @@ int market_save(const struct market *m, const char *path, const char *const *met
 		all[n++] = meta[i + 1];
 	}
 	all[n] = NULL;
-	return st_save(t, m->rolls ? 9 : 8, all, path, st);
+	return st_save(t, m->rolls ? 7 : 6, all, path, st);
 }
 
 static int file_bars(const struct st_file *f, struct market_bars *b, struct fh_status *st)
@@ -301,46 +368,6 @@ static int file_bars(const struct st_file *f, struct market_bars *b, struct fh_s
 			*column[i] = t->data;
 	}
 	return rc;
-}
-
-/* A different tick reaches the features only through prices at or below zero or below a tick. */
-static int tick_matters(const struct market_bars *b, double tick, double other)
-{
-	double least = tick > other ? tick : other;
-
-	if (tick == other)
-		return 0;
-	for (int64_t t = 0; t < b->bars; t++)
-		if (!(b->close[t] > 0.0 && b->close[t] >= least))
-			return 1;
-	return 0;
-}
-
-/* The file's features, when it has them for this tick and this version; else computed. */
-static int load_features(const struct st_file *f, const struct market_bars *b, struct market *m, struct fh_status *st)
-{
-	const char *version = st_meta(f, "features_version"), *tick = st_meta(f, "tick");
-	const struct st_tensor *feature = NULL, *sigma = NULL;
-	int64_t shape[2] = {b->bars, F};
-	int rc = st_need(f, "features", ST_F32, 2, shape, &feature, st);
-
-	if (!rc)
-		rc = st_need(f, "sigma", ST_F32, 1, shape, &sigma, st);
-	if (rc)
-		return rc;
-	if (!version || strcmp(version, MARKET_FEATURES_VERSION) || !tick || tick_matters(b, m->tick, strtod(tick, NULL))) {
-		make_features(m);
-		return 0;
-	}
-	memcpy(m->feature, feature->data, feature->bytes);
-	memcpy(m->sigma, sigma->data, sigma->bytes);
-	for (int64_t i = 0; i < b->bars * F; i++)
-		if (!(fabsf(m->feature[i]) <= 5.0f))
-			return fh_fail(st, FH_CORRUPT, "feature %d of bar %lld is outside [-5, 5]", (int)(i % F), (long long)(i / F));
-	for (int64_t t = 0; t < b->bars; t++)
-		if (!(m->sigma[t] > 0.0f && isfinite(m->sigma[t])))
-			return fh_fail(st, FH_CORRUPT, "sigma of bar %lld is not positive", (long long)t);
-	return 0;
 }
 
 static int file_rolls(const struct st_file *f, int64_t bars, const int64_t **roll, int64_t *rolls, struct fh_status *st)
@@ -365,31 +392,27 @@ static int load_file(const struct st_file *f, double tick, struct market **out, 
 	const char *hash = st_meta(f, "hash");
 	struct market_bars b;
 	struct market *m = NULL;
-	char hex[HASH_HEX_SIZE];
 	const int64_t *roll = NULL;
 	int64_t rolls = 0;
 	int rc = file_bars(f, &b, st);
 
 	if (!rc)
-		rc = check_bars(&b, tick, FH_CORRUPT, st);
+		rc = check_size(b.bars, tick, FH_CORRUPT, st);
 	if (!rc)
 		rc = file_rolls(f, b.bars, &roll, &rolls, st);
 	if (!rc)
-		rc = market_hash(&b, roll, rolls, hex, st);
-	if (!rc && (!hash || strcmp(hash, hex)))
+		rc = market_new(b.bars, tick, roll, rolls, &m, st);
+	if (rc)
+		return rc;
+	fill(m, &b);
+	rc = finish(m, FH_CORRUPT, st);
+	if (!rc && (!hash || strcmp(hash, m->hash)))
 		rc = fh_fail(st, FH_CORRUPT, "the bars do not match the hash in the file");
-	if (!rc)
-		rc = copy_bars(&b, tick, &m, st);
-	if (!rc)
-		rc = set_rolls(m, roll, rolls, st);
-	if (!rc) {
-		memcpy(m->hash, hex, sizeof(m->hash));
-		rc = load_features(f, &b, m, st);
-	}
 	if (rc) {
 		market_unref(m);
 		return rc;
 	}
+	make_features(m);
 	*out = m;
 	return 0;
 }

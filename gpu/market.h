@@ -1,6 +1,6 @@
 /* Market bars and the features that the agent sees: gpu/MATH.md, section 7.
  *
- * A struct market is read only after market_build()/market_load(); any number of threads may share it (reference
+ * A struct market is read only after market_build()/market_finish()/market_load(); any number of threads may share it (reference
  * counted). Arrays are contiguous host memory; the CUDA backend keeps its own resident copy keyed by `hash`. */
 #ifndef FH_GPU_MARKET_H
 #define FH_GPU_MARKET_H
@@ -14,7 +14,6 @@
 #define MARKET_VOLUME_MAX 1e18
 #define MARKET_ROLLS_MAX 4096               /* contracts after each other in one market */
 #define MARKET_TICK_MIN 1e-12               /* the same: the least denominator of a return */
-#define MARKET_FEATURES_VERSION "1"         /* other: features of a file are computed again */
 
 struct market_bars { /* SoA view, borrowed */
 	int64_t bars;
@@ -35,11 +34,12 @@ struct market {
 	int64_t rolls;
 	uint8_t *rolled;       /* [T] 1 for those bars; NULL: none */
 	int refs;              /* atomic; market_ref/market_unref */
+	struct feature_work *making; /* of market_grow(); NULL when it is finished */
 	void *arena;           /* one allocation behind all arrays */
 };
 
-/* Features and sigma of every bar, F64 inside, F32 out. feature [T,40], sigma [T]. Work is O(T) (running windows,
- * monotonic queues), recomputed from fixed anchors so that a suffix appended later gives the same bits.
+/* Features and sigma of every bar, F64 inside, F32 out. feature [T,40], sigma [T]. Work is O(T): windows come from
+ * blocks that begin at fixed bars, so that a suffix appended later gives the same bits.
  * Never reads a bar after t for row t. */
 void market_features(const struct market_bars *b, double tick, float *feature, float *sigma);
 /* The same in double, for tests against golden/. */
@@ -50,6 +50,12 @@ struct market_steps { double max_gap; const int64_t *roll; int64_t rolls; };
 /* The same, leaving those steps out. */
 void market_features_steps(const struct market_bars *b, double tick, const struct market_steps *s, float *feature, float *sigma);
 void market_features_steps64(const struct market_bars *b, double tick, const struct market_steps *s, double *feature, double *sigma);
+/* The same bit by bit, for bars that are still coming: b's columns stay where they are and are read up to `bars` at most; rows from where the
+ * last call ended up to there are written. Where calls end changes nothing. NULL without memory. One thread at a time. */
+struct feature_work;
+struct feature_work *market_features_begin(const struct market_bars *b, double tick, const struct market_steps *s);
+void market_features_to(struct feature_work *w, int64_t bars, float *feature, float *sigma);
+void market_features_end(struct feature_work *w); /* NULL is fine */
 /* Makes the features of a market that nobody else has a reference of those with max_gap. 0: as it was built. */
 void market_leave_out_gaps(struct market *m, double max_gap);
 /* Copies the bars, computes features and hash. FH_EXHAUSTED, FH_INVALID (fewer than 2 bars, time not increasing, a
@@ -58,11 +64,18 @@ int market_build(const struct market_bars *b, double tick, struct market **out, 
 /* The same with changes of the contract; features leave their price steps out, and the hash covers them. */
 int market_build_rolls(const struct market_bars *b, double tick, const int64_t *roll, int64_t rolls, struct market **out,
 		       struct fh_status *st);
-/* A data set file: safetensors with ts I64, open high low close volume F64 [T], features F32 [T,40], sigma F32 [T],
- * roll I64 [R] where contracts change; metadata holds tick, hash and the registry's notes. Written to a temporary name, synced, renamed. */
+/* The same without a copy, for bars that come one after the other: market_new() makes room for all of them, the caller fills the columns,
+ * market_grow() makes the features of the first `bars` (filled in by then; one thread at a time, never less than before),
+ * market_finish() checks all bars, makes what is missing and the hash. What a bar is worth is checked only there: until then features may be
+ * made of anything. */
+int market_new(int64_t bars, double tick, const int64_t *roll, int64_t rolls, struct market **out, struct fh_status *st);
+int market_grow(struct market *m, int64_t bars, struct fh_status *st); /* FH_EXHAUSTED */
+int market_finish(struct market *m, struct fh_status *st); /* as market_build() */
+/* A data set file: safetensors with ts I64, open high low close volume F64 [T], roll I64 [R] where contracts change; metadata holds tick,
+ * hash and the registry's notes. No features: they are made when it is loaded. Written to a temporary name, synced, renamed. */
 int market_save(const struct market *m, const char *path, const char *const *meta /* k, v, k, v, NULL */, struct fh_status *st);
-/* Verifies sizes, order and hash: FH_CORRUPT names what is wrong. When `tick` differs from the file's and any
- * |close| is below either tick or any close <= 0, features are computed again (they depend on it there only). */
+/* Verifies sizes, order and hash: FH_CORRUPT names what is wrong. Features are made for `tick`; tensors that are not named above (an earlier
+ * release stored features) are left alone. */
 int market_load(const char *path, double tick, struct market **out, struct fh_status *st);
 /* The first `bars` bars as a market of their own, with the features they have: no feature looks ahead. FH_EXHAUSTED, FH_INVALID. */
 int market_prefix(const struct market *m, int64_t bars, struct market **out, struct fh_status *st);

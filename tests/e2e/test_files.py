@@ -7,6 +7,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import fh
+import kept
 from fh import pb
 
 # Network of section 1 at the sizes of fh.SMALL: name -> shape.
@@ -69,8 +70,8 @@ def test_dataset_file_opens(daemon, client, market):
     for name in ("open", "high", "low", "close", "volume"):
         assert t[name].dtype == np.float64 and t[name].shape == (n,) and np.isfinite(t[name]).all()
     assert (t["high"] >= np.maximum(t["open"], t["close"])).all() and (t["low"] <= np.minimum(t["open"], t["close"])).all()
-    assert t["features"].dtype == np.float32 and t["features"].shape == (n, 40)
-    assert np.isfinite(t["features"]).all() and np.abs(t["features"]).max() <= 5
+    f = kept.features(paths[0])
+    assert f.shape == (n, 41) and np.isfinite(f).all() and np.abs(f[:, :40]).max() <= 5 and (f[:, 40] > 0).all()
     digest = hashlib.sha256()
     for name in ("ts", "open", "high", "low", "close", "volume"):
         digest.update(t[name].astype("<i8" if name == "ts" else "<f8").tobytes())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fh
+import kept
 from fh import pb
 
 SAME = ("bom_crlf.csv", "plain_lf.csv", "no_final_newline.csv", "blank_lines_cr_tail.csv")
@@ -72,22 +73,18 @@ def test_exact_repeat_is_dropped_with_a_notice(daemon, client, folder):
 
 @pytest.mark.parametrize("name", ["negative_price.csv", "zero_price.csv", "zero_volume.csv", "flat_fee.csv"])
 def test_odd_prices_and_volumes_are_fine(daemon, client, name):
-    from safetensors.numpy import load_file
-
     daemon.ctl("dataset", "import", fh.CASES / name, "--name", "x")
-    t = load_file(daemon.state / "datasets" / "x.safetensors")
-    assert np.isfinite(t["features"]).all()
+    assert np.isfinite(kept.features(daemon.state / "datasets" / "x.safetensors")).all()
 
 
 def test_statistics_never_see_the_future(daemon, client):
-    from safetensors.numpy import load_file
-
     for x in "ab":
         daemon.ctl("dataset", "import", fh.CASES / f"future_{x}.csv", "--name", x)
-    a, b = (load_file(daemon.state / "datasets" / f"{x}.safetensors") for x in "ab")
-    assert (a["close"][:60] == b["close"][:60]).all() and (a["close"][60:] != b["close"][60:]).any()
-    assert a["features"][:60].tobytes() == b["features"][:60].tobytes()
-    assert a["features"][60:].tobytes() != b["features"][60:].tobytes()
+    a, b = (bars(client, x)["close"] for x in "ab")
+    assert (a[:60] == b[:60]).all() and (a[60:] != b[60:]).any()
+    a, b = (kept.features(daemon.state / "datasets" / f"{x}.safetensors") for x in "ab")
+    assert a[:60].tobytes() == b[:60].tobytes()
+    assert a[60:].tobytes() != b[60:].tobytes()
 
 
 TIMES = {

@@ -241,9 +241,9 @@ def test_ctrl_c_leaves_nothing_behind(make_daemon, proxy, market_file, folder):
 
 
 def test_size_limit_and_quota_are_named(make_daemon, folder):
-    """A set of 1000 bars is a file of about 212 kB; two fit, and the third only when one is dropped."""
+    """A set of 1000 bars is a file of about 49 kB; two fit, and the third only when one is dropped."""
     config = folder / "fhd.yaml"
-    config.write_text("dataset_bars: 1000\ndataset_quota: 500000\n")
+    config.write_text("dataset_bars: 1000\ndataset_quota: 110000\n")
     daemon = make_daemon("fhd", "--config", str(config))
     lines = [f"{1_704_186_000 + 60 * i},1,2,1,2,5\n" for i in range(1001)]
     small, large = folder / "small.csv", folder / "large.csv"
@@ -255,7 +255,7 @@ def test_size_limit_and_quota_are_named(make_daemon, folder):
     daemon.ctl("dataset", "synth", "--bars", "1000", "--name", "b")
     for refused in (("dataset", "import", small, "--name", "c"), ("dataset", "synth", "--bars", "1000", "--name", "c")):
         text = daemon.ctl(*refused, code=5).err
-        assert "dataset_quota" in text and "500000" in text and "212000" in text, text
+        assert "dataset_quota" in text and "110000" in text and "48000" in text, text
     assert "dataset_bars" in daemon.ctl("dataset", "append", "a", large, code=2).err
     assert daemon.ctl("dataset", "import", small, "--name", "a").code == 0, "what is there may be imported again"
     daemon.ctl("dataset", "drop", "b")

@@ -96,6 +96,166 @@ static void a_prefix_gives_the_bits_of_the_whole(void **state)
 	st_close(f);
 }
 
+/* Bars that come one after the other, in pieces of any length, give the market that one call gives. */
+static void pieces_give_the_bits_of_the_whole(void **state)
+{
+	static const int64_t roll[] = {1, 144, 700};
+	struct fh_status st = FH_STATUS_INIT;
+	struct st_file *f = golden_open("features");
+	struct market *whole = NULL, *m = NULL;
+	double tick = golden_real(f, "tick");
+	struct bars b;
+
+	(void)state;
+	bars_golden(&b, f, "");
+	assert_int_equal(market_build_rolls(&b.view, tick, roll, 3, &whole, &st), 0);
+	for (uint32_t longest = 1; longest < 700; longest = longest * 2 + 1) {
+		int64_t have = 0;
+
+		assert_int_equal(market_new(b.view.bars, tick, roll, 3, &m, &st), 0);
+		for (uint32_t i = 0; have < b.view.bars && i < 1500; i++) {
+			int64_t n = 1 + philox_below(philox_word(longest, PHILOX_SYNTH, 0, i), longest), left = b.view.bars - have;
+			size_t bytes = (size_t)(n = n < left ? n : left) * 8;
+
+			memcpy(m->ts + have, b.ts + have, bytes);
+			memcpy(m->open + have, b.open + have, bytes);
+			memcpy(m->high + have, b.high + have, bytes);
+			memcpy(m->low + have, b.low + have, bytes);
+			memcpy(m->close + have, b.close + have, bytes);
+			memcpy(m->volume + have, b.volume + have, bytes);
+			have += n;
+			assert_int_equal(market_grow(m, have, &st), 0);
+			assert_memory_equal(m->sigma, whole->sigma, (size_t)have * sizeof(float));
+		}
+		memcpy(m->ts, b.ts, (size_t)b.view.bars * 8); /* what has not come in 1,500 pieces comes now */
+		memcpy(m->open, b.open, (size_t)b.view.bars * 8);
+		memcpy(m->high, b.high, (size_t)b.view.bars * 8);
+		memcpy(m->low, b.low, (size_t)b.view.bars * 8);
+		memcpy(m->close, b.close, (size_t)b.view.bars * 8);
+		memcpy(m->volume, b.volume, (size_t)b.view.bars * 8);
+		assert_int_equal(market_finish(m, &st), 0);
+		assert_string_equal(m->hash, whole->hash);
+		assert_memory_equal(m->feature, whole->feature, (size_t)b.view.bars * F * sizeof(float));
+		assert_memory_equal(m->sigma, whole->sigma, (size_t)b.view.bars * sizeof(float));
+		market_unref(m);
+	}
+	market_unref(whole);
+	bars_free(&b);
+	st_close(f);
+}
+
+static void every_processor_gives_the_same_bits(void **state)
+{
+	static const char *const kind[] = {"base", "avx2", "avx512"};
+	const char *was = getenv("FH_HOST_KERNELS");
+	char *keep = was ? strdup(was) : NULL;
+	struct st_file *f = golden_open("features");
+	struct market *m[3];
+	struct bars b;
+
+	(void)state;
+	bars_golden(&b, f, "");
+	for (int64_t t = 900; t < 1100; t++) /* prices below zero, too */
+		b.open[t] -= 6000, b.high[t] -= 6000, b.low[t] -= 6000, b.close[t] -= 6000;
+	for (int k = 0; k < 3; k++) {
+		setenv("FH_HOST_KERNELS", kind[k], 1);
+		m[k] = build(&b, golden_real(f, "tick"));
+		assert_memory_equal(m[k]->feature, m[0]->feature, (size_t)b.view.bars * F * sizeof(float));
+		assert_memory_equal(m[k]->sigma, m[0]->sigma, (size_t)b.view.bars * sizeof(float));
+	}
+	if (keep)
+		setenv("FH_HOST_KERNELS", keep, 1);
+	else
+		unsetenv("FH_HOST_KERNELS");
+	free(keep);
+	for (int k = 0; k < 3; k++)
+		market_unref(m[k]);
+	bars_free(&b);
+	st_close(f);
+}
+
+/* 28, 29, 31, 32 of one bar straight from their definition. */
+static void window_shape(const struct bars *b, const long double *r, int64_t t, long double out[4])
+{
+	for (int k = 0; k < 2; k++) {
+		int64_t n = k ? 21 : 144, from = t + 1 < n ? 0 : t + 1 - n;
+		long double mean = 0, square = 0, std;
+
+		n = t + 1 - from;
+		for (int64_t i = from; i <= t; i++)
+			mean += logl(1.0L + (long double)b->volume[i]) / n;
+		for (int64_t i = from; i <= t; i++)
+			square += powl(logl(1.0L + (long double)b->volume[i]) - mean, 2);
+		std = sqrtl(square / n);
+		out[k] = std >= 1e-6L ? (logl(1.0L + (long double)b->volume[t]) - mean) / std : 0;
+	}
+	int64_t from = t < 144 ? 1 : t - 143, n = t + 1 - from;
+	long double mean = 0, square = 0, cube = 0, lag = 0, std;
+
+	for (int64_t i = from; i <= t; i++)
+		mean += r[i] / n;
+	for (int64_t i = from; i <= t; i++) {
+		square += (r[i] - mean) * (r[i] - mean);
+		cube += (r[i] - mean) * (r[i] - mean) * (r[i] - mean);
+		lag += i > from ? (r[i] - mean) * (r[i - 1] - mean) : 0;
+	}
+	std = n > 0 ? sqrtl(square / n) : 0;
+	out[2] = n >= 3 && std >= 1e-8L ? lag / square : 0;
+	out[3] = n >= 3 && std >= 1e-8L ? cube / n / (std * std * std) : 0;
+	for (int k = 0; k < 4; k++)
+		out[k] = out[k] > 5 ? 5 : out[k] < -5 ? -5 : out[k];
+}
+
+/* Windows that are made of blocks: right where returns of very different size lie side by side, where nothing moves, far from zero. */
+static void windows_hold_on_hostile_markets(void **state)
+{
+	static const int column[4] = {28, 29, 31, 32};
+	struct bars b;
+	double *out, *sigma;
+	long double *r, want[4];
+
+	(void)state;
+	bars_alloc(&b, 3000);
+	out = malloc(3000 * F * sizeof(double));
+	sigma = malloc(3000 * sizeof(double));
+	r = calloc(3000, sizeof(*r));
+	assert_true(out && sigma && r);
+	for (int kind = 0; kind < 4; kind++) {
+		for (int64_t t = 0; t < 3000; t++) {
+			struct philox_words w = philox_block(9, PHILOX_SYNTH, (uint64_t)kind, (uint64_t)t);
+			double noise = (double)(w.w[0] % 2001) / 1000.0 - 1.0, c = 100.0 + noise;
+
+			if (kind == 0) /* a thousandfold price now and then, for a bar or for long */
+				c *= t % 777 < 2 || (t > 1500 && t < 1900) ? 1000.0 : 1.0;
+			if (kind == 1) /* nothing moves for long */
+				c = t / 400 % 2 ? 100.0 : c;
+			if (kind == 2) /* steady growth, hardly any noise */
+				c = 100.0 * exp(0.01 * (double)(t % 700)) * (1.0 + 1e-6 * noise);
+			if (kind == 3) /* around zero: differences over a tick */
+				c -= 100.0;
+			b.ts[t] = t * 60000000000;
+			b.close[t] = b.open[t] = c;
+			b.high[t] = c + 1.0;
+			b.low[t] = c - 1.0;
+			b.volume[t] = w.w[1] % 7 ? (double)(w.w[1] % 1000) : 1e15;
+			r[t] = !t ? 0 : b.close[t - 1] > 0 && c > 0 ? logl((long double)c / (long double)b.close[t - 1]) :
+			       ((long double)c - (long double)b.close[t - 1]) / fmaxl(fabsl((long double)b.close[t - 1]), 0.25L);
+		}
+		market_features64(&b.view, 0.25, out, sigma);
+		for (int64_t t = 0; t < 3000; t++) {
+			window_shape(&b, r, t, want);
+			for (int k = 0; k < 4; k++)
+				if (!(fabsl((long double)out[t * F + column[k]] - want[k]) < 1e-8L))
+					fail_msg("market %d, bar %lld, feature %d is %.12g and not %.12Lg", kind, (long long)t, column[k],
+						 out[t * F + column[k]], want[k]);
+		}
+	}
+	free(out);
+	free(sigma);
+	free(r);
+	bars_free(&b);
+}
+
 static void odd_markets_give_finite_features(void **state)
 {
 	static const char *const name[] = {"negative_price", "zero_price", "zero_volume", "flat_fee", "mdd_first_bar"};
@@ -260,7 +420,7 @@ static void another_tick_recomputes_where_it_matters(void **state)
 	bars_free(&b);
 }
 
-/* Every byte of the bars is covered by the hash; a feature outside the clamp is refused. */
+/* Every byte of the bars is covered by the hash. */
 static void a_changed_file_is_refused(void **state)
 {
 	struct fh_status st = FH_STATUS_INIT;
@@ -269,7 +429,7 @@ static void a_changed_file_is_refused(void **state)
 	char *path = temporary("changed");
 	FILE *f;
 	struct stat info;
-	float bad = NAN;
+	const double bad[3] = {NAN, NAN, 7.0}; /* the last one is as good a volume as any */
 
 	(void)state;
 	bars_csv(&b, "zero_volume");
@@ -279,9 +439,8 @@ static void a_changed_file_is_refused(void **state)
 		assert_int_equal(stat(path, &info), 0);
 		f = fopen(path, "r+");
 		assert_non_null(f);
-		/* the 240 bytes of bars lie before 800 of features and 20 of sigma, which end the file */
-		fseek(f, info.st_size - (k == 0 ? 20 + 800 + 8 : k == 1 ? 20 + 4 : 4), SEEK_SET);
-		fwrite(&bad, sizeof(bad), 1, f);
+		fseek(f, info.st_size - (k == 0 ? 48 * m->bars : k == 1 ? 16 * m->bars : 8), SEEK_SET); /* the first time, a price, the last volume */
+		fwrite(&bad[k], sizeof(bad[k]), 1, f);
 		fclose(f);
 		assert_int_equal(market_load(path, 0.01, &back, &st), FH_CORRUPT);
 		assert_non_null(strstr(st.text, path));
@@ -338,7 +497,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(features_match_the_reference), cmocka_unit_test(shuffled_future_changes_no_past_row),
-		cmocka_unit_test(a_prefix_gives_the_bits_of_the_whole), cmocka_unit_test(odd_markets_give_finite_features),
+		cmocka_unit_test(a_prefix_gives_the_bits_of_the_whole),
+		cmocka_unit_test(pieces_give_the_bits_of_the_whole), cmocka_unit_test(every_processor_gives_the_same_bits),
+		cmocka_unit_test(windows_hold_on_hostile_markets), cmocka_unit_test(odd_markets_give_finite_features),
 		cmocka_unit_test(extreme_numbers_give_finite_features), cmocka_unit_test(equal_pasts_of_two_files_are_equal),
 		cmocka_unit_test(bad_bars_are_refused_by_name), cmocka_unit_test(a_saved_market_loads_the_same),
 		cmocka_unit_test(another_tick_recomputes_where_it_matters), cmocka_unit_test(a_changed_file_is_refused),

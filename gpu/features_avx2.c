@@ -1,0 +1,32 @@
+/* The loops of features.c for AVX2. Called only where the CPU has it. Pure, any thread. */
+#include <math.h>
+#include <string.h>
+
+#include "gpu/env.h"
+#include "gpu/features.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC target("avx2")
+#endif
+#include "gpu/features_chunk.inc"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC reset_options
+#endif
+
+feature_rows features_rows_avx2(void)
+{
+	int have = __builtin_cpu_supports("avx2");
+
+	return have ? rows : NULL;
+}
+#else
+feature_rows features_rows_avx2(void)
+{
+	return NULL;
+}
+#endif
