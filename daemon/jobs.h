@@ -60,6 +60,7 @@ struct job {
 	enum job_state shown;         /* the state that is durable: what clients are told */
 	enum trainer_phase phase;
 	uint64_t first_step_ns;       /* CLOCK_REALTIME at which this run's first learn step was finished, 0 before */
+	uint64_t progress_ns;         /* CLOCK_REALTIME at which step was seen, 0 when this process has not run it */
 	double steps_per_second;      /* moving average while it runs, else 0 */
 	int worker;                   /* index of the worker that has it, -1 */
 	int sent;                     /* the worker has been told to run it */

@@ -177,6 +177,7 @@ static void take_state(struct job *j, const struct trainer_state *s)
 	j->epoch = s->epoch;
 	j->vector_step = s->vector_step;
 	j->first_step_ns = (uint64_t)s->first_step_ns;
+	j->progress_ns = (uint64_t)s->seen_ns;
 }
 
 void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s)

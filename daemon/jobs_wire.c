@@ -215,6 +215,8 @@ static void progress_to_wire(const struct job *j, Fh__V1__Job *out)
 	out->first_step_ns = j->first_step_ns;
 	if (j->shown != JOB_RUNNING)
 		return;
+	out->has_progress_ns = j->progress_ns != 0;
+	out->progress_ns = j->progress_ns;
 	out->phase = (char *)(j->sent ? phase_name(j->phase) : "start");
 	if (j->steps_per_second <= 0)
 		return;

@@ -1,5 +1,6 @@
 /* fhd: options, then daemon_start and daemon_run. */
 #include <argp.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +101,14 @@ static int exit_code(const struct fh_status *st)
 	}
 }
 
+/* Arenas, markets and checkpoint images come and go for as long as the process lives: each is a mapping of its own that the
+ * system gets back, instead of a hole in a heap that grows. */
+static void keep_heap_small(void)
+{
+	mallopt(M_MMAP_THRESHOLD, 1 << 20);
+	mallopt(M_ARENA_MAX, 4);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {options, parse, NULL,
@@ -110,6 +119,7 @@ int main(int argc, char **argv)
 	struct fh_status st = FH_STATUS_INIT;
 	int code;
 
+	keep_heap_small();
 	argp_err_exit_status = 2;
 	argp_parse(&argp, argc, argv, 0, NULL, &given);
 	if (read_config(&given, &config, &st))

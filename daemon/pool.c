@@ -253,7 +253,8 @@ int pool_admits(struct pool *p, const struct memory_plan *m, struct fh_status *s
 	pthread_mutex_unlock(&p->lock);
 	if (m->total <= there)
 		return 0;
-	return fh_fail(st, FH_EXHAUSTED, "the job needs %.1f MiB on %s; %.1f MiB are free, %.1f MiB with what this daemon's own trainers hold (others hold %.1f MiB)",
+	return fh_fail(st, FH_EXHAUSTED,
+		       "the job needs %.1f MiB on %s; %.1f MiB are free, %.1f MiB with what this daemon's own trainers hold (others hold %.1f MiB)",
 		       mib(m->total), p->info.name, mib(free_bytes), mib(there), mib(others));
 }
 

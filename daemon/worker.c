@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -276,7 +277,10 @@ static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	struct worker_event quit = {.kind = WORKER_QUIT};
+	char name[16];
 
+	snprintf(name, sizeof name, "fhd-worker-%d", w->index);
+	pthread_setname_np(pthread_self(), name); /* the threads of its trainers inherit it */
 	for (;;) {
 		struct command c;
 

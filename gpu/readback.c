@@ -96,7 +96,7 @@ int readback_clock(struct trainer *t, struct fh_status *st)
 
 /* ---------------------------------------------------------------- taking */
 
-static int64_t wall_ns(void)
+int64_t wall_ns(void)
 {
 	struct timespec now;
 

@@ -458,7 +458,7 @@ void trainer_state_get(const struct trainer *t, struct trainer_state *out)
 			 warming(t) ? TRAINER_WARMUP : TRAINER_LEARN,
 		.step = t->at.step, .planned = t->planned, .vector_step = t->at.vector_step, .epoch = trainer_epoch(t),
 		.transitions = t->progress.stored, .checkpoint_due = t->checkpoint_due, .first_step_ns = t->first_step_ns,
-		.done = done(t),
+		.seen_ns = wall_ns(), .done = done(t),
 	};
 }
 

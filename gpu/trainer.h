@@ -40,6 +40,7 @@ struct trainer_state {
 	int64_t transitions;          /* stored so far */
 	int checkpoint_due;           /* cleared by trainer_snapshot */
 	int64_t first_step_ns;        /* CLOCK_REALTIME when this run's first learn step was seen finished, 0 before */
+	int64_t seen_ns;              /* CLOCK_REALTIME of all this */
 	int done;
 };
 /* Works for about budget_ns (at least one vector step or one slice of validation), then returns at a boundary from

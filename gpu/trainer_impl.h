@@ -105,5 +105,6 @@ int trainer_read_progress(struct trainer *t, struct fh_status *st);
 int trainer_carry(const struct trainer *t, const char *path, void **clock, int *tensor, void **data, int *tensors,
 		  struct fh_status *st);
 int64_t monotonic_ns(void);
+int64_t wall_ns(void); /* readback.c */
 
 #endif

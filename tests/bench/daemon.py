@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""What the running daemon costs: daemon.py BUILD [--device host|cuda] [--only PART,...] [--starts 50] [--cycles 50]
+
+One private daemon, one table: time from `fhctl start` to the first finished learn step (new layout, and again), how fast stop
+acts, what reports every 100 steps and a client that polls at 1 kHz cost, whether memory is what it was after many jobs, whether
+the plan says what the driver says, and what several slots do together. Ratios are medians over pairs measured in turns. On a
+card all of it takes less than three minutes. The exit status is 1 when a figure misses what issue 3's table demands of a card
+(--device cuda); on the host the table is for looking at."""
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import rig  # noqa: E402
+
+ENDLESS = ["data.dataset=m", "run.epochs=1000", "run.steps_per_epoch=1000000", "run.validate_every=0", "run.checkpoint_every=0"]
+QUIET = [*ENDLESS, "run.report_every=0"]
+REPORTS = [*ENDLESS, "run.report_every=100"]
+MS = 1e6
+rows = []
+
+
+def row(what, measured, must="", ok=None):
+    rows.append((what, measured, must, ok))
+    mark = "" if ok is None else "  ok" if ok else "  MISSED"
+    print(f"  {what:66} {measured:34} {must:>24}{mark}", flush=True)
+
+
+def spread(values, unit=""):
+    return f"{statistics.median(values):.2f}{unit} ({min(values):.2f} to {max(values):.2f})"
+
+
+def rate(d, job, seconds):
+    """Learn steps per second over a window."""
+    s0, t0 = d.place(job)
+    time.sleep(seconds)
+    s1, t1 = d.place(job)
+    return (s1 - s0) / ((t1 - t0) / 1e9)
+
+
+def latency(d, args):
+    def once(name, *sets):
+        before = d.start_job(name, *QUIET, *sets)
+        took = (d.first_step(name) - before) / MS
+        d.stop_job(name)
+        return took
+
+    new = [once(f"new-{atoms}", f"net.atoms={atoms}") for atoms in (31, 33, 35)]
+    row("start to first learn step, a new layout", spread(new, " ms"), "<= 1500 ms (aim 500)", statistics.median(new) <= 1500)
+    once("again")
+    again = [once(f"again-{i}") for i in range(args.starts)]
+    row(f"the same, a layout that was here, median of {args.starts}", spread(again, " ms"), "<= 15 ms (aim 5)", statistics.median(again) <= 15)
+    info = d.info()
+    row("  trainers made / reused / evicted", " / ".join(str(info.get(f"trainers_{k}", 0)) for k in ("made", "reused", "evicted")))
+
+
+def stopping(d, args):
+    """From the request to the durable answer, as the command sees it; and what a worker uses that only waits."""
+    took = []
+    for i in range(9):
+        d.start_job(f"stop-{i}", *REPORTS)
+        d.first_step(f"stop-{i}")
+        before = time.monotonic_ns()
+        d.stop_job(f"stop-{i}")
+        took.append((time.monotonic_ns() - before) / MS)
+    row("stop, until fhctl is back", spread(took, " ms"), "<= 100 ms", statistics.median(took) <= 100)
+    d.start_job("busy", *REPORTS)
+    d.first_step("busy")
+    before, wall = d.process()["cpu_s"], time.monotonic()
+    time.sleep(1.5)
+    used = (d.process()["cpu_s"] - before) / (time.monotonic() - wall)
+    row("CPU of the daemon while one job runs", f"{used:.2f} cores", "< 0.9 cores", None if args.device == "host" else used < 0.9)
+    d.stop_job("busy")
+
+
+def reports(d, args):
+    ratios, cpu_us = [], []
+    for i in range(args.pairs):
+        pair, cpu = {}, {}
+        for kind, spec in ((0, QUIET), (1, REPORTS)) if i % 2 else ((1, REPORTS), (0, QUIET)):
+            name = f"report-{i}-{kind}"
+            d.start_job(name, *spec)
+            d.first_step(name)
+            time.sleep(0.2)
+            before = d.cpu_beside_training()
+            pair[kind] = rate(d, name, args.window)
+            cpu[kind] = d.cpu_beside_training() - before
+            d.stop_job(name)
+        ratios.append(100 * (1 - pair[1] / pair[0]))
+        cpu_us.append(1e6 * (cpu[1] - cpu[0]) / (pair[1] / 100 * args.window))
+    row("cost of reports every 100 steps", spread(ratios, " %"), "<= 1 %", statistics.median(ratios) <= 1)
+    row("  CPU of a report beside the training thread", spread(cpu_us, " us"))
+
+
+def polls(d, args):
+    stop, pause = threading.Event(), threading.Event()
+    polled = [0]
+
+    def client():
+        wire, since, at = rig.Wire(d.path), 0, time.monotonic()
+        while not stop.is_set():
+            at = max(at + 0.001, time.monotonic() - 0.01)
+            time.sleep(max(0, at - time.monotonic()))
+            if not pause.is_set():
+                wire.metrics("polled", since)
+                polled[0] += 1
+        wire.close()
+
+    d.start_job("polled", *REPORTS)
+    d.first_step("polled")
+    pause.set()
+    thread = threading.Thread(target=client)
+    thread.start()
+    ratios, cpu_us, polling_s = [], [], 0.0
+    for i in range(2 * args.pairs):
+        pair, cpu, count = {}, {}, {}
+        for on in (0, 1) if i % 2 else (1, 0):
+            (pause.clear if on else pause.set)()
+            done, began, before = polled[0], time.monotonic(), d.cpu_beside_training()
+            pair[on] = rate(d, "polled", args.window / 2)
+            cpu[on], count[on] = d.cpu_beside_training() - before, polled[0] - done
+            if on:
+                polling_s += time.monotonic() - began
+        ratios.append(100 * (1 - pair[1] / pair[0]))
+        cpu_us.append(1e6 * (cpu[1] - cpu[0]) / max(count[1], 1))
+    stop.set()
+    thread.join()
+    row(f"cost of a client polling at {polled[0] / max(polling_s, 1e-9):.0f} Hz", spread(ratios, " %"), "<= 1 %", statistics.median(ratios) <= 1)
+    row("  CPU of a poll beside the training thread", spread(cpu_us, " us"))
+    d.stop_job("polled")
+
+
+def cycles(d, args):
+    """Half of the jobs find their trainer parked; the others walk through one layout more than may be parked, so that each of
+    them evicts one and makes one. After every round the same trainers are parked as after the first."""
+    ring = [[], *[[f"net.atoms={atoms}"] for atoms in range(11, 19)]]
+    count = [0]
+
+    def once(sets):
+        count[0] += 1
+        name = f"cycle-{count[0]}"
+        d.start_job(name, *QUIET, *sets)
+        d.first_step(name)
+        d.stop_job(name)
+
+    def round_():
+        for sets in ring:
+            once(sets)
+
+    def idle():
+        return {**d.memory(), **d.process()}
+
+    round_()
+    round_()
+    first, began = idle(), count[0]
+    while count[0] - began < args.cycles:
+        round_()
+        for _ in ring:
+            once(ring[-1])
+    last = idle()
+    device = {k: last[k] - first[k] for k in ("context", "trainers", "markets", "graphs")}
+    what = f"after {count[0] - began} start/stop cycles, against the first idle reading"
+    if args.device == "cuda":
+        row(f"device memory {what}", f"{last['free'] - first['free']:+d} bytes free", "0", last["free"] == first["free"])
+        row("  of them the daemon's own", " ".join(f"{k} {v:+d}" for k, v in device.items()), "", all(v == 0 for v in device.values()))
+    grown = (last["resident"] - first["resident"]) / 1048576
+    row("resident memory, files, threads" + (f" {what}" if args.device == "host" else ""),
+        f"{grown:+.1f} MiB, {last['files'] - first['files']:+d}, {last['threads'] - first['threads']:+d}", "< 8 MiB, 0, 0",
+        grown < 8 and last["files"] == first["files"] and last["threads"] == first["threads"])
+
+
+def plan(d, args):
+    """The plan that `start` prints against the driver's own number, for a layout that was never here."""
+    before = d.memory()
+    d.ctl("start", "-q", "--name", "plan", *[w for s in [*QUIET, "net.atoms=61", "replay.capacity=1048576"] for w in ("--set", s)])
+    d.first_step("plan")
+    time.sleep(0.5)
+    after = d.memory()
+    trainer = [t for t in d.info()["trainer"] if not t.get("parked")][0]
+    planned = int(trainer["planned"]["total"])
+    took = before["free"] - after["free"] + (int(trainer["planned"]["market"]) if after["markets"] == before["markets"] else 0)
+    off = 100 * (took / planned - 1)
+    row("driver's memory of a job against its plan", f"{took / 1048576:.1f} of {planned / 1048576:.1f} MiB ({off:+.1f} %)", "within 3 %",
+        abs(off) <= 3 if args.device == "cuda" else None)
+    print("    " + "  ".join(f"{k} {v / 1048576:.1f} MiB" for k, v in after.items()))
+    d.stop_job("plan")
+
+
+def slots(build, args):
+    n = 8 if args.device == "cuda" else max(2, os.cpu_count() or 2)
+    with rig.Daemon(build, "--device", args.device, "--slots", str(n), *args.fhd) as d:
+        d.ctl("dataset", "synth", "--kind", "momentum", "--bars", "20000", "--name", "m")
+        d.start_job("alone", *REPORTS)
+        d.first_step("alone")
+        time.sleep(0.3)
+        alone = rate(d, "alone", args.window)
+        for i in range(1, n):
+            d.start_job(f"beside-{i}", *REPORTS, f"run.seed={i + 1}")
+        names = ["alone", *[f"beside-{i}" for i in range(1, n)]]
+        for name in names:
+            d.first_step(name)
+        time.sleep(0.3)
+        first = {name: d.place(name) for name in names}
+        time.sleep(args.window)
+        total = 0
+        for name in names:
+            s, t = d.place(name)
+            total += (s - first[name][0]) / ((t - first[name][1]) / 1e9)
+        row(f"{n} jobs in {n} slots against one alone", f"{total:.0f} / {alone:.0f} steps/s = {total / alone:.2f}", ">= 3 (aim 6)",
+            total >= 3 * alone if args.device == "cuda" else None)
+
+
+PARTS = {"latency": latency, "stop": stopping, "reports": reports, "polls": polls, "cycles": cycles, "plan": plan}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("build")
+    parser.add_argument("--device", default="host", choices=("host", "cuda"))
+    parser.add_argument("--only", default=",".join([*PARTS, "slots"]))
+    parser.add_argument("--starts", type=int, default=50)
+    parser.add_argument("--cycles", type=int, default=50)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--window", type=float, default=1.0, help="s, one measurement of a rate")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE for every job, over the defaults (small nets, say)")
+    parser.add_argument("--fhd", action="append", default=[], help="a further option of the daemon, like --fhd=--threads=1")
+    args = parser.parse_args()
+    for spec in (ENDLESS, QUIET, REPORTS):
+        spec += args.set
+    only = args.only.split(",")
+    began = time.monotonic()
+    with rig.Daemon(args.build, "--device", args.device, *args.fhd) as d:
+        info = d.info()
+        print(f"fhd {info['version']} on {info['device']} ({info.get('driver')}), commit " + subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip())
+        d.ctl("dataset", "synth", "--kind", "momentum", "--bars", "20000", "--name", "m")
+        for part in PARTS:
+            if part in only:
+                PARTS[part](d, args)
+    if "slots" in only:
+        slots(args.build, args)
+    missed = [r for r in rows if r[3] is False]
+    print(f"{len(rows)} figures, {len(missed)} missed, {time.monotonic() - began:.0f} s")
+    return 1 if missed and args.device == "cuda" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
