@@ -22,14 +22,16 @@ void policy_set(struct policy *p, const float *param); /* new parameters, same s
 void policy_free(struct policy *p);
 int policy_state_dim(const struct policy *p);
 int policy_branches(const struct policy *p, int actions[FH_BRANCH_MAX]);
-/* states [n, SD] -> greedy actions [n, D], Q [n, sum A_d] (either may be NULL). Lowest index on a tie. */
+#define POLICY_ROWS 32 /* states at once that a policy computes at full speed */
+#define POLICY_FEW 6   /* so many take less than twice as long as one */
+/* A state's numbers do not depend on the other states, bit for bit. states [n, SD] -> greedy actions [n, D], Q [n, sum A_d] (either may be NULL). Lowest index on a tie. */
 void policy_act(struct policy *p, const float *states, int n, int32_t *action, float *q);
 
-/* The report of section 8. */
+/* The report of section 8; of several windows as section 8, "Windows", adds them up. */
 struct eval_report {
 	double pnl, ret, bars_per_year, sharpe, sortino, max_drawdown, trades, closed, win_rate, turnover, exposure;
 	int64_t bars;      /* steps taken */
-	int ruined;
+	int ruined;        /* windows that ended in ruin */
 	unsigned notes;    /* EVAL_NOTE_* */
 };
 enum { EVAL_NOTE_NO_DEVIATION = 1, EVAL_NOTE_FEW_BARS = 2, EVAL_NOTE_NO_TIME = 4, EVAL_NOTE_NO_DOWNSIDE = 8 };
@@ -49,6 +51,10 @@ struct eval_row {
 /* equity [n+1], q [n], fills (quantity, price) [nf] in order, ts [T] of the episode's bars to the split's end. */
 void eval_metrics(const double *equity, const double *q, int64_t n, const double (*fill)[2], int64_t nf,
 		  const int64_t *ts, int64_t T, const struct env_config *cfg, struct eval_report *out);
+/* Of several episodes in the order of time. */
+struct eval_curve { const double *equity, *q; int64_t n; const double (*fill)[2]; int64_t fills; };
+void eval_metrics_over(const struct eval_curve *curve, int curves, const int64_t *ts, int64_t T, const struct env_config *cfg,
+		       struct eval_report *out);
 
 /* The environment's numbers out of a specification; reward_scale resolved by the caller (market_auto_reward_scale). */
 void eval_env_config(const struct fh_spec *spec, double reward_scale, struct env_config *out);
@@ -58,18 +64,55 @@ void eval_hold_config(struct env_config *cfg);
 
 /* Where actions come from. NULL policy: `script` is called instead (benchmarks, tests): fills action[] for bar t. */
 typedef void (*eval_script)(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action);
+
+/* Who acts, many rows at once: row i is the market features of bar[i] and portfolio[i]; its actions go to action[i] [branches].
+ * A row's actions must not depend on the other rows. */
+struct eval_actor {
+	int (*act)(void *ctx, int rows, const int32_t *bar, const float *portfolio /* [rows, 8] */, int32_t *action, struct fh_status *st);
+	void *ctx;
+	int rows; /* at most so many are asked at once */
+	int few;  /* so many cost hardly more than one */
+};
+
+#define EVAL_WINDOWS_MAX 1024
+#define EVAL_GUESS_SIDES 5
+#define EVAL_GUESS_NONE 0xff
+
 struct evaluation;
-/* One episode over a split, from max(begin, 144) on. Takes a reference of m; p stays the caller's and must outlive the
- * evaluation. FH_INVALID: split too short, or the policy is not for this state and these actions. FH_EXHAUSTED. */
+struct eval_setup {
+	const struct eval_actor *actor; /* one of the three; copied */
+	struct policy *policy;          /* the caller's; it must outlive the evaluation */
+	eval_script script;
+	void *ctx;                      /* of the script */
+	struct market *market;          /* a reference is taken */
+	const struct env_config *config;
+	struct fh_split split;
+	int windows;                    /* episodes side by side, 0 is 1: the split's steps in equal parts */
+	int trace;
+	uint8_t *guess;                 /* [split.end - split.begin, EVAL_GUESS_SIDES] what the actor said last time, and after this time what it said
+					 * now: speeds up, decides nothing. The caller's, full of EVAL_GUESS_NONE at first; NULL: none */
+};
+/* The steps of a split from max(begin, 144) on. FH_INVALID: the split is too short for so many windows, or the policy is not for
+ * this state and these actions. FH_EXHAUSTED. */
+int evaluation_make(const struct eval_setup *setup, struct evaluation **out, struct fh_status *st);
+/* The same for one episode of a policy, or of a script where it is NULL. */
 int evaluation_new(struct policy *p, eval_script script, void *ctx, struct market *m, const struct env_config *cfg,
 		   struct fh_split split, int trace, struct evaluation **out, struct fh_status *st);
-/* Works for about budget_ns (at least one bar); 1 when the episode is over. Which slices it was cut into changes no bit. */
+/* Works for about budget_ns (at least one bar); 1 when all is over, 0 when not, else the code of an actor that failed (*st may be
+ * NULL). Which slices it was cut into changes no bit. */
 int evaluation_run(struct evaluation *e, int64_t budget_ns);
-/* Of the bars so far. */
+int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status *st);
+/* Of the bars so far: all windows, or one. */
 void evaluation_report(const struct evaluation *e, struct eval_report *out);
-/* The rows so far ([*n], owned by e) when made with trace. */
-const struct eval_row *evaluation_trace(const struct evaluation *e, int64_t *n);
+int evaluation_windows(const struct evaluation *e);
+void evaluation_window_report(const struct evaluation *e, int window, struct eval_report *out);
+/* The bars of a window: its steps lead from begin to end - 1. */
+struct fh_split evaluation_window(const struct evaluation *e, int window);
+/* The rows ([*n], owned by e) when made with trace, windows after each other; once it is over. */
+const struct eval_row *evaluation_trace(struct evaluation *e, int64_t *n);
 int64_t evaluation_done_bars(const struct evaluation *e);
+/* What it took so far: calls of the actor and rows asked in them (0 for a script). */
+void evaluation_effort(const struct evaluation *e, int64_t *calls, int64_t *rows);
 void evaluation_free(struct evaluation *e);
 
 /* Scripts shipped for comparison. ctx unused. */

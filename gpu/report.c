@@ -39,24 +39,28 @@ static double bar_return(const double *equity, int64_t i)
 	return equity[i] != 0.0 ? finite_or_zero(equity[i + 1] / equity[i] - 1.0) : 0.0;
 }
 
-static void report_returns(const double *equity, int64_t n, struct eval_report *r)
+/* The bars of all curves after each other; no return leads from one to the next. */
+static void report_returns(const struct eval_curve *curve, int curves, struct eval_report *r)
 {
 	struct sum sum = {0, 0}, square = {0, 0}, down = {0, 0};
 	double mean, deviation, downside, root = sqrt(r->bars_per_year);
+	int64_t n = r->bars;
 
 	if (n < 2)
 		r->notes |= EVAL_NOTE_FEW_BARS;
 	if (n < 1)
 		return;
-	for (int64_t i = 0; i < n; i++)
-		sum_add(&sum, bar_return(equity, i));
+	for (int c = 0; c < curves; c++)
+		for (int64_t i = 0; i < curve[c].n; i++)
+			sum_add(&sum, bar_return(curve[c].equity, i));
 	mean = sum_of(&sum) / (double)n;
-	for (int64_t i = 0; i < n; i++) {
-		double x = bar_return(equity, i), y = x < 0.0 ? x : 0.0;
+	for (int c = 0; c < curves; c++)
+		for (int64_t i = 0; i < curve[c].n; i++) {
+			double x = bar_return(curve[c].equity, i), y = x < 0.0 ? x : 0.0;
 
-		sum_add(&square, (x - mean) * (x - mean));
-		sum_add(&down, y * y);
-	}
+			sum_add(&square, (x - mean) * (x - mean));
+			sum_add(&down, y * y);
+		}
 	deviation = n >= 2 ? sqrt(sum_of(&square) / (double)(n - 1)) : 0.0;
 	downside = sqrt(sum_of(&down) / (double)n);
 	if (deviation >= DEVIATION_MIN)
@@ -98,18 +102,19 @@ static void position_fill(struct position *p, double quantity, double price, con
 	p->pnl = 0.0;
 }
 
-static void report_fills(const double (*fill)[2], int64_t nf, const struct env_config *cfg, struct eval_report *r)
+/* Of one episode: it starts flat, and what is open at its end is not closed. */
+static void add_fills(const double (*fill)[2], int64_t nf, const struct env_config *cfg, struct position *all, struct sum *traded,
+		      double *trades)
 {
 	struct position p = {0, 0, 0, 0};
-	struct sum traded = {0, 0};
 
 	for (int64_t i = 0; i < nf; i++) {
 		double x = fill[i][0], price = fill[i][1];
 
 		if (x == 0.0)
 			continue;
-		r->trades += 1.0;
-		sum_add(&traded, fabs(x * price));
+		*trades += 1.0;
+		sum_add(traded, fabs(x * price));
 		if (p.q * (p.q + x) < 0.0) {
 			double rest = x + p.q;
 
@@ -119,32 +124,76 @@ static void report_fills(const double (*fill)[2], int64_t nf, const struct env_c
 			position_fill(&p, x, price, cfg);
 		}
 	}
-	r->closed = (double)p.closed;
-	r->win_rate = p.closed ? (double)p.won / (double)p.closed : 0.0;
+	all->closed += p.closed;
+	all->won += p.won;
+}
+
+static void report_fills(const struct eval_curve *curve, int curves, const struct env_config *cfg, struct eval_report *r)
+{
+	struct position all = {0, 0, 0, 0};
+	struct sum traded = {0, 0};
+
+	for (int c = 0; c < curves; c++)
+		add_fills(curve[c].fill, curve[c].fills, cfg, &all, &traded, &r->trades);
+	r->closed = (double)all.closed;
+	r->win_rate = all.closed ? (double)all.won / (double)all.closed : 0.0;
 	r->turnover = finite_or_zero(sum_of(&traded) * cfg->multiplier / cfg->initial_cash);
 }
 
 /* ---------------------------------------------------------------- report */
 
-void eval_metrics(const double *equity, const double *q, int64_t n, const double (*fill)[2], int64_t nf,
-		  const int64_t *ts, int64_t T, const struct env_config *cfg, struct eval_report *out)
+static double worst_drawdown(const struct eval_curve *curve, int curves)
+{
+	double worst = 0.0;
+
+	for (int c = 0; c < curves; c++) {
+		double x = largest_drawdown(curve[c].equity, curve[c].n);
+
+		worst = x > worst ? x : worst;
+	}
+	return worst;
+}
+
+static double mean_exposure(const struct eval_curve *curve, int curves, int64_t bars, const struct env_config *cfg)
 {
 	struct sum held = {0, 0};
+
+	for (int c = 0; c < curves; c++)
+		for (int64_t i = 0; i < curve[c].n; i++)
+			sum_add(&held, fabs(curve[c].q[i]));
+	return bars ? finite_or_zero(sum_of(&held) / (double)bars / cfg->max_position) : 0.0;
+}
+
+void eval_metrics_over(const struct eval_curve *curve, int curves, const int64_t *ts, int64_t T, const struct env_config *cfg,
+		       struct eval_report *out)
+{
+	struct sum pnl = {0, 0};
 	int64_t span = T > 1 ? ts[T - 1] - ts[0] : 0;
 
 	memset(out, 0, sizeof(*out));
-	out->bars = n;
-	out->pnl = finite_or_zero(equity[n] - equity[0]);
+	for (int c = 0; c < curves; c++) {
+		const struct eval_curve *k = &curve[c];
+
+		out->bars += k->n;
+		sum_add(&pnl, finite_or_zero(k->equity[k->n] - k->equity[0]));
+		out->ruined += k->n > 0 && k->equity[k->n] <= cfg->ruin_fraction * cfg->initial_cash;
+	}
+	out->pnl = sum_of(&pnl);
 	out->ret = finite_or_zero(out->pnl / cfg->initial_cash);
 	if (span > 0)
 		out->bars_per_year = (double)(T - 1) * (YEAR_NS / (double)span);
 	else
 		out->notes |= EVAL_NOTE_NO_TIME;
-	report_returns(equity, n, out);
-	out->max_drawdown = largest_drawdown(equity, n);
-	report_fills(fill, nf, cfg, out);
-	for (int64_t i = 0; i < n; i++)
-		sum_add(&held, fabs(q[i]));
-	out->exposure = n ? finite_or_zero(sum_of(&held) / (double)n / cfg->max_position) : 0.0;
-	out->ruined = n > 0 && equity[n] <= cfg->ruin_fraction * cfg->initial_cash;
+	report_returns(curve, curves, out);
+	out->max_drawdown = worst_drawdown(curve, curves);
+	report_fills(curve, curves, cfg, out);
+	out->exposure = mean_exposure(curve, curves, out->bars, cfg);
+}
+
+void eval_metrics(const double *equity, const double *q, int64_t n, const double (*fill)[2], int64_t nf,
+		  const int64_t *ts, int64_t T, const struct env_config *cfg, struct eval_report *out)
+{
+	const struct eval_curve curve = {equity, q, n, fill, nf};
+
+	eval_metrics_over(&curve, 1, ts, T, cfg, out);
 }

@@ -27,7 +27,7 @@ int policy_new(const struct fh_spec *spec, int state_dim, const float *param, st
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a policy");
 	rc = dqn_dims_make(spec, state_dim, actions, DQN_BRANCHES, &p->dims, st);
 	if (rc == 0)
-		rc = host_net_new(&p->dims, spec->net.v_min, spec->net.v_max, &p->net, st);
+		rc = host_net_new(&p->dims, spec->net.v_min, spec->net.v_max, NULL, &p->net, st);
 	if (rc) {
 		free(p);
 		return rc;

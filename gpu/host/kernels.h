@@ -49,6 +49,24 @@ struct product_rows {
 	int round;
 };
 
+/* A few rows at once through a layer whose weights lie packed for it: y[i][j] = f(start[i][j] + bias[j] + sum_k x[i][k] w[k][j])
+ * with the sums of struct product, bit for bit. w: [ceil(n/FEW_PANEL)][k][FEW_PANEL], bias, start and y in rows that are
+ * padded to whole panels (the padding of w and bias is 0). */
+#define FEW_ROWS 6
+#define FEW_PANEL 64
+struct product_few {
+	int m, n, k;             /* m <= FEW_ROWS */
+	const float *x;
+	int64_t x_row;
+	const float *w;
+	const float *bias;
+	const float *start;      /* NULL: 0 */
+	int64_t start_row;
+	float *y;
+	int64_t y_row;
+	int relu, round;
+};
+
 struct adam_step {
 	float grad_scale, lr, inv_bias1, inv_bias2, weight_decay, tau; /* tau 1: hard copy, 0: target stays */
 };
@@ -56,10 +74,10 @@ struct adam_step {
 struct kernels {
 	const char *name;
 	void (*product)(const struct product *g);
+	/* The same by the loops of this file even where `product` is a library's, whose sums may depend on the shape. */
+	void (*product_own)(const struct product *g);
 	void (*product_rows)(const struct product_rows *g);
-	/* y[i] = f(bias[i] + start[i] + sum_k w[i*k + .] x[.]); start may be NULL */
-	void (*vector_product)(const float *w, int m, int k, const float *x, const float *bias, const float *start,
-			       int relu, int round, float *y);
+	void (*product_few)(const struct product_few *g);
 	/* dst[j][i] = round(src[i][j]), i < rows, j < cols */
 	void (*transpose)(const float *src, int64_t src_row, int rows, int cols, float *dst, int64_t dst_row, int round);
 	/* dst[a*step + i] = src[a*step + i] - their mean over a < count, for i < n; dst may be src */

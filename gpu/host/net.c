@@ -1,7 +1,8 @@
-/* host_net: one prepared network and one chunk's temporaries, owned by the object. See net.h.
+/* host_net: one prepared network and its temporaries, owned by the object. See net.h.
  *
- * Few rows go one by one through products of a weight and a vector, which read each weight once; more rows go through
- * the learner's chunks. */
+ * Rows are cut into units, each computed by one member of the team: blocks of PANEL rows go through the learner's chunks,
+ * groups of a few rows through weights packed for that. Both add up every number in the same order and
+ * take no library's products, so a row's bits do not show which way it went. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,48 +10,142 @@
 #include "gpu/host/pass.h"
 #include "proto/status.h"
 
-#define SINGLE_ROWS 7 /* up to here one row at a time (10 us each, default network) is faster than a padded chunk (78 us) */
+/* What units take, in microseconds of the default network (AVX-512): only their ratio matters. */
+#define BLOCK_COST 78
+#define FEW_COST 18
+#define PACKED_MAX (4 + 2 * FH_BRANCH_MAX)
+#define MEMBER_PIECES 6
+
+/* A layer for product_few: the order of the parameters but for the advantages, whose dueling mean is taken out. */
+struct packed { int n, k; float *w, *bias; };
+
+struct few { float *x, *h1, *h2, *hd, *out, *start; }; /* [FEW_ROWS] rows of … */
 
 struct host_net {
 	struct dqn_dims d;
 	struct host_weights w;
+	struct kernels kernels; /* this CPU's, without a library in them */
 	struct host_pass pass;
-	struct host_temp t;
-	float *param; /* copy of the flat parameters (rounded where the precision asks for it) */
-	float *index; /* i - (NA - 1)/2 [NA] */
-	void *block[6];
+	struct team *team;
+	int members;
+	struct host_temp t[TEAM_THREADS_MAX];
+	struct few few[TEAM_THREADS_MAX];
+	struct packed layer[PACKED_MAX];
+	int x_row, h1_row, h2_row, hd_row, out_row, hd_at[1 + FH_BRANCH_MAX], out_at[1 + FH_BRANCH_MAX];
+	float *param;           /* copy of the flat parameters (rounded where the precision asks for it) */
+	void *block[4 + 2 * PACKED_MAX + TEAM_THREADS_MAX * (1 + MEMBER_PIECES)];
+	int blocks;
 };
 
-/* Aligned floats owned by n; NULL when there is no memory. */
-static float *piece(struct host_net *n, int i, int64_t floats)
+struct forward {
+	struct host_net *n;
+	const float *x;
+	int64_t rows, blocks;   /* units 0 … blocks - 1 are blocks, then come groups of `group` rows */
+	int group;
+	int32_t *action;
+	float *q, *logits;
+};
+
+static int panels(int n)
 {
-	if (posix_memalign(&n->block[i], 64, (size_t)(floats + PANEL_SLACK) * sizeof(float)))
-		return NULL;
-	memset(n->block[i], 0, (size_t)(floats + PANEL_SLACK) * sizeof(float));
-	return n->block[i];
+	return (n + FEW_PANEL - 1) / FEW_PANEL * FEW_PANEL;
 }
 
-int host_net_new(const struct dqn_dims *d, double v_min, double v_max, struct host_net **out, struct fh_status *st)
+/* Aligned zeros owned by n; NULL when there is no memory. */
+static float *piece(struct host_net *n, int64_t floats)
+{
+	size_t bytes = (size_t)(floats + PANEL_SLACK) * sizeof(float);
+
+	if (posix_memalign(&n->block[n->blocks], 64, bytes))
+		return NULL;
+	return memset(n->block[n->blocks++], 0, bytes);
+}
+
+/* ---------------------------------------------------------------- life */
+
+/* Layer i of `layer`: rows of weights and their length. */
+static void packed_shape(const struct dqn_dims *d, int i, int *n, int *k)
+{
+	int branch = (i - DQN_B0) / 2;
+
+	*n = d->layer[i].out;
+	*k = d->layer[i].in;
+	if (i >= DQN_B0 && (i - DQN_B0) % 2)
+		*n = d->A[branch] * d->NA;
+}
+
+static int make_layers(struct host_net *n)
+{
+	const struct dqn_dims *d = &n->d;
+	int hd = panels(d->VH), out = panels(d->NA);
+
+	for (int i = 0; i < d->layers; i++) {
+		struct packed *p = &n->layer[i];
+
+		packed_shape(d, i, &p->n, &p->k);
+		p->w = piece(n, (int64_t)panels(p->n) * p->k);
+		p->bias = piece(n, panels(p->n));
+		if (!p->w || !p->bias)
+			return -1;
+	}
+	for (int b = 0; b < d->D; b++, hd += panels(d->AH)) {
+		n->hd_at[1 + b] = hd;
+		n->out_at[1 + b] = out;
+		out += panels(d->A[b] * d->NA);
+	}
+	n->x_row = panels(d->SD);
+	n->h1_row = panels(d->H1);
+	n->h2_row = panels(d->H2);
+	n->hd_row = hd;
+	n->out_row = out;
+	return 0;
+}
+
+static int make_member(struct host_net *n, int m)
+{
+	struct few *f = &n->few[m];
+	float *temp = piece(n, (int64_t)(n->pass.s.temp_bytes / sizeof(float)));
+
+	f->x = piece(n, (int64_t)FEW_ROWS * n->x_row);
+	f->h1 = piece(n, (int64_t)FEW_ROWS * n->h1_row);
+	f->h2 = piece(n, (int64_t)FEW_ROWS * n->h2_row);
+	f->hd = piece(n, (int64_t)FEW_ROWS * n->hd_row);
+	f->out = piece(n, (int64_t)FEW_ROWS * n->out_row);
+	f->start = piece(n, (int64_t)FEW_ROWS * n->out_row);
+	if (!temp || !f->x || !f->h1 || !f->h2 || !f->hd || !f->out || !f->start)
+		return -1;
+	n->t[m] = host_temp_at(&n->d, (char *)temp);
+	return 0;
+}
+
+int host_net_new(const struct dqn_dims *d, double v_min, double v_max, struct team *team, struct host_net **out, struct fh_status *st)
 {
 	struct host_net *n = calloc(1, sizeof(*n));
-	float *temp;
+	int bad;
 
+	if (d->sumA > PANEL) {
+		free(n);
+		return fh_fail(st, FH_INVALID, "%d actions over all branches, at most %d are possible", d->sumA, PANEL);
+	}
 	if (!n)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a policy network");
 	n->d = *d;
+	n->kernels = *host_kernels();
+	n->kernels.product = n->kernels.product_own;
 	n->pass = host_pass_make(&n->d, &n->w, v_min, v_max);
-	n->param = piece(n, 0, d->params);
-	n->w.wc = piece(n, 1, (int64_t)d->sumA * d->NA * d->AH);
-	n->w.bc = piece(n, 2, (int64_t)d->sumA * d->NA);
-	n->index = piece(n, 3, d->NA);
-	temp = piece(n, 4, (int64_t)(n->pass.s.temp_bytes / sizeof(float)));
-	if (!n->param || !n->w.wc || !n->w.bc || !n->index || !temp) {
+	n->pass.k = &n->kernels;
+	n->team = team;
+	n->members = team_threads(team);
+	n->param = piece(n, d->params);
+	n->w.wc = piece(n, (int64_t)d->sumA * d->NA * d->AH);
+	n->w.bc = piece(n, (int64_t)d->sumA * d->NA);
+	bad = !n->param || !n->w.wc || !n->w.bc || make_layers(n);
+	for (int m = 0; !bad && m < n->members; m++)
+		bad = make_member(n, m);
+	if (bad) {
 		host_net_free(n);
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a policy network of %lld parameters", (long long)d->params);
 	}
-	for (int i = 0; i < d->NA; i++)
-		n->index[i] = (float)i - 0.5f * (float)(d->NA - 1);
-	n->t = host_temp_at(&n->d, (char *)temp);
 	n->w.flat = n->param;
 	n->w.rounded = n->param;
 	*out = n;
@@ -61,9 +156,32 @@ void host_net_free(struct host_net *n)
 {
 	if (!n)
 		return;
-	for (size_t i = 0; i < sizeof(n->block) / sizeof(n->block[0]); i++)
+	for (int i = 0; i < n->blocks; i++)
 		free(n->block[i]);
 	free(n);
+}
+
+/* ---------------------------------------------------------------- new parameters */
+
+/* Rows [n][k] of weights into panels; a task of the team. */
+static void pack(const struct host_net *n, int i)
+{
+	const struct packed *p = &n->layer[i];
+	const struct dqn_layer *l = &n->d.layer[i];
+	int centred = i >= DQN_B0 && (i - DQN_B0) % 2;
+	int64_t first = centred ? (int64_t)host_first_action(&n->d, (i - DQN_B0) / 2) * n->d.NA : 0;
+	const float *w = centred ? n->w.wc + first * p->k : n->param + l->w, *bias = centred ? n->w.bc + first : n->param + l->b;
+
+	for (int from = 0; from < p->n; from += FEW_PANEL)
+		n->kernels.transpose(w + (int64_t)from * p->k, p->k, p->n - from < FEW_PANEL ? p->n - from : FEW_PANEL, p->k,
+				     p->w + (int64_t)from * p->k, FEW_PANEL, 0);
+	memcpy(p->bias, bias, (size_t)p->n * sizeof(*bias));
+}
+
+static void pack_task(void *ctx, int task, int member)
+{
+	(void)member;
+	pack(ctx, task);
 }
 
 void host_net_set(struct host_net *n, const float *param)
@@ -73,67 +191,118 @@ void host_net_set(struct host_net *n, const float *param)
 		host_prepare_round(&n->pass, n->param, i);
 	for (int i = 0; i < host_prepare_tasks(&n->pass); i++)
 		host_prepare(&n->pass, 0, i);
+	team_run(n->team, n->d.layers, pack_task, n);
 }
 
-/* ---------------------------------------------------------------- one row */
+/* ---------------------------------------------------------------- a few rows */
 
-static void row_layer(const struct host_net *n, int index, const float *x, int hidden, float *y)
+static void few_layer(const struct host_net *n, int i, int rows, const float *x, int64_t x_row, const float *start, float *y,
+		      int64_t y_row, int hidden)
 {
-	const struct dqn_layer *l = &n->d.layer[index];
+	const struct packed *p = &n->layer[i];
+	struct product_few g = {
+		.m = rows, .n = p->n, .k = p->k, .x = x, .x_row = x_row, .w = p->w, .bias = p->bias, .start = start, .start_row = n->out_row,
+		.y = y, .y_row = y_row, .relu = hidden, .round = hidden ? n->pass.round : 0,
+	};
 
-	n->pass.k->vector_product(n->param + l->w, l->out, l->in, x, n->param + l->b, NULL, hidden,
-				  hidden ? n->pass.round : 0, y);
+	n->kernels.product_few(&g);
 }
 
-/* x [SD] -> q at stride PANEL [sumA], logits [sumA][NA] (or NULL). */
-static void single_row(struct host_net *n, const float *x, float *q, float *logits)
+/* Logits of one row, an action a column, and their expected values into column j of t->q. */
+static void few_values(const struct host_net *n, const float *out, struct host_temp *t, int j)
 {
 	const struct dqn_dims *d = &n->d;
-	const struct kernels *k = n->pass.k;
-	float *state = n->t.row, *h1 = state + d->SD, *h2 = h1 + d->H1, *hd = h2 + d->H2, *v = hd + d->head, *y = v + d->NA, top;
+	float q[PANEL];
 
-	k->round(x, d->SD, n->pass.round, state);
-	row_layer(n, DQN_S1, state, 1, h1);
-	row_layer(n, DQN_S2, h1, 1, h2);
-	row_layer(n, DQN_V1, h2, 1, hd);
-	for (int b = 0; b < d->D; b++)
-		row_layer(n, DQN_B0 + 2 * b, h2, 1, hd + d->VH + b * d->AH);
-	row_layer(n, DQN_V2, hd, 0, v);
-	for (int b = 0, row = 0; b < d->D; b++)
-		for (int a = 0; a < d->A[b]; a++, row++) {
-			k->vector_product(n->w.wc + (int64_t)row * d->NA * d->AH, d->NA, d->AH, hd + d->VH + b * d->AH,
-					  n->w.bc + (int64_t)row * d->NA, v, 0, 0, y);
-			k->softmax(y, d->NA, n->t.p, &top);
-			q[row * PANEL] = n->pass.middle + n->pass.dz * k->dot(n->t.p, n->index, d->NA);
-			if (logits)
-				memcpy(logits + (int64_t)row * d->NA, y, (size_t)d->NA * sizeof(*y));
-		}
+	for (int b = 0, first = 0; b < d->D; first += d->A[b++])
+		n->kernels.transpose(out + n->out_at[1 + b], d->NA, d->A[b], d->NA, t->logit + first, PANEL, 0);
+	n->kernels.expectation(t->logit, PANEL, d->NA, n->pass.middle, n->pass.dz, q);
+	for (int a = 0; a < d->sumA; a++)
+		t->q[a * PANEL + j] = q[a];
 }
 
-/* Q of `rows` states, row j's in column j of t.q. */
-static void block_rows(struct host_net *n, const float *x, int rows, float *logits)
+/* Q of at most FEW_ROWS states, row j's in column j of t->q. logits (may be NULL): [rows, sumA, NA]. */
+static void few_rows(const struct host_net *n, const float *x, int rows, const struct few *f, struct host_temp *t, float *logits)
 {
-	host_states(&n->pass, x, rows, &n->t);
-	host_trunk(&n->pass, &n->t, n->t.h1, n->t.h2, PANEL);
-	host_all_actions(&n->pass, &n->t, rows, logits);
+	const struct dqn_dims *d = &n->d;
+
+	for (int j = 0; j < rows; j++)
+		n->kernels.round(x + (int64_t)j * d->SD, d->SD, n->pass.round, f->x + (int64_t)j * n->x_row);
+	few_layer(n, DQN_S1, rows, f->x, n->x_row, NULL, f->h1, n->h1_row, 1);
+	few_layer(n, DQN_S2, rows, f->h1, n->h1_row, NULL, f->h2, n->h2_row, 1);
+	for (int h = 0; h <= d->D; h++) /* the value head, then the branches */
+		few_layer(n, DQN_V1 + 2 * h, rows, f->h2, n->h2_row, NULL, f->hd + n->hd_at[h], n->hd_row, 1);
+	few_layer(n, DQN_V2, rows, f->hd, n->hd_row, NULL, f->out, n->out_row, 0);
+	for (int j = 0; j < rows; j++) /* V under every action */
+		for (int b = 0; b < d->D; b++)
+			for (int a = 0; a < d->A[b]; a++)
+				memcpy(f->start + (int64_t)j * n->out_row + n->out_at[1 + b] + a * d->NA, f->out + (int64_t)j * n->out_row,
+				       (size_t)d->NA * sizeof(float));
+	for (int b = 0; b < d->D; b++)
+		few_layer(n, DQN_B0 + 2 * b + 1, rows, f->hd + n->hd_at[1 + b], n->hd_row, f->start + n->out_at[1 + b],
+			  f->out + n->out_at[1 + b], n->out_row, 0);
+	for (int j = 0; j < rows; j++) {
+		const float *out = f->out + (int64_t)j * n->out_row;
+
+		few_values(n, out, t, j);
+		for (int b = 0, first = 0; logits && b < d->D; first += d->A[b++])
+			memcpy(logits + ((int64_t)j * d->sumA + first) * d->NA, out + n->out_at[1 + b], (size_t)(d->A[b] * d->NA) * sizeof(float));
+	}
+}
+
+/* ---------------------------------------------------------------- units */
+
+/* Q of `rows` states, row j's in column j of t->q. */
+static void block_rows(const struct host_net *n, const float *x, int rows, struct host_temp *t, float *logits)
+{
+	host_states(&n->pass, x, rows, t);
+	host_trunk(&n->pass, t, t->h1, t->h2, PANEL);
+	host_all_actions(&n->pass, t, rows, logits);
+}
+
+static void forward_task(void *ctx, int task, int member)
+{
+	const struct forward *f = ctx;
+	const struct dqn_dims *d = &f->n->d;
+	struct host_temp *t = &f->n->t[member];
+	int block = task < f->blocks;
+	int64_t at = block ? (int64_t)task * PANEL : f->blocks * PANEL + (task - f->blocks) * f->group;
+	int most = block ? PANEL : f->group, rows = f->rows - at < most ? (int)(f->rows - at) : most;
+	float *logits = f->logits ? f->logits + at * d->sumA * d->NA : NULL;
+
+	if (block)
+		block_rows(f->n, f->x + at * d->SD, rows, t, logits);
+	else
+		few_rows(f->n, f->x + at * d->SD, rows, &f->n->few[member], t, logits);
+	if (f->action)
+		host_greedy(d, t->q, rows, f->action + at * d->D);
+	for (int j = 0; f->q && j < rows; j++)
+		for (int a = 0; a < d->sumA; a++)
+			f->q[(at + j) * d->sumA + a] = t->q[a * PANEL + j];
+}
+
+/* How long the team takes for so many blocks and the rows that they leave. */
+static int64_t cost(const struct host_net *n, int64_t rows, int64_t blocks)
+{
+	int64_t left = rows > blocks * PANEL ? rows - blocks * PANEL : 0, groups = (left + FEW_ROWS - 1) / FEW_ROWS;
+
+	return (blocks + n->members - 1) / n->members * BLOCK_COST + (groups + n->members - 1) / n->members * FEW_COST;
 }
 
 void host_net_forward(struct host_net *n, const float *x, int64_t rows, int32_t *action, float *q, float *logits)
 {
-	const struct dqn_dims *d = &n->d;
+	struct forward f = {.n = n, .x = x, .rows = rows, .group = FEW_ROWS, .action = action, .q = q, .logits = logits};
+	const int64_t choice[] = {rows / PANEL, (rows + PANEL - 1) / PANEL};
+	int64_t left;
 
-	for (int64_t at = 0; at < rows; at += PANEL) {
-		int count = rows - at < PANEL ? (int)(rows - at) : PANEL;
-		float *l = logits ? logits + at * d->sumA * d->NA : NULL;
+	for (int i = 0; i < 2; i++) /* whole blocks, blocks padded, or none */
+		if (cost(n, rows, choice[i]) < cost(n, rows, f.blocks))
+			f.blocks = choice[i];
+	left = rows > f.blocks * PANEL ? rows - f.blocks * PANEL : 0;
+	if (left) { /* groups of equal size */
+		int64_t groups = (left + FEW_ROWS - 1) / FEW_ROWS;
 
-		if (count > SINGLE_ROWS)
-			block_rows(n, x + at * d->SD, count, l);
-		for (int j = 0; count <= SINGLE_ROWS && j < count; j++)
-			single_row(n, x + (at + j) * d->SD, n->t.q + j, l ? l + (int64_t)j * d->sumA * d->NA : NULL);
-		if (action)
-			host_greedy(d, n->t.q, count, action + at * d->D);
-		for (int j = 0; q && j < count; j++)
-			for (int a = 0; a < d->sumA; a++)
-				q[(at + j) * d->sumA + a] = n->t.q[a * PANEL + j];
+		f.group = (int)((left + groups - 1) / groups);
 	}
+	team_run(n->team, (int)(f.blocks + (left + f.group - 1) / f.group), forward_task, &f);
 }

@@ -1,7 +1,9 @@
 /* The forward pass alone, for acting and evaluation: a private copy of one network, prepared for the vector unit.
  *
- * Runs on the calling thread and needs no trainer. Precision tf32 and bf16 are emulated by rounding weights, states and
- * activations to nearest even before every product, as the learner does. One thread at a time per object. */
+ * Runs on the calling thread, or on a trainer's team where one is lent, and needs no trainer. Precision tf32 and bf16 are
+ * emulated by rounding weights, states and activations to nearest even before every product, as the learner does. One
+ * thread at a time per object. Invariant: what a row gives depends on that row alone, bit for bit: not on the other rows,
+ * their number, or the threads. Evaluations that guess ahead rely on it. */
 #ifndef FH_GPU_HOST_NET_H
 #define FH_GPU_HOST_NET_H
 
@@ -9,8 +11,10 @@
 
 struct fh_status;
 struct host_net;
+struct team;
 
-int host_net_new(const struct dqn_dims *d, double v_min, double v_max, struct host_net **out, struct fh_status *st);
+/* team NULL: the caller's thread alone; else it is borrowed for every forward. */
+int host_net_new(const struct dqn_dims *d, double v_min, double v_max, struct team *team, struct host_net **out, struct fh_status *st);
 void host_net_free(struct host_net *n); /* NULL is fine */
 /* Takes new parameters: flat, padded F32 [d->params], copied. Call it before the first forward. */
 void host_net_set(struct host_net *n, const float *param);

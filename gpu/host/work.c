@@ -46,7 +46,6 @@ static void lay_out_temp(const struct dqn_dims *d, const struct host_strides *s,
 	t->value_r = floats(c, PANEL * s->atom_row);
 	t->q = floats(c, (int64_t)d->sumA * PANEL);
 	t->p = floats(c, 3 * s->atom_row);
-	t->row = floats(c, up(d->SD + d->H1 + d->H2 + d->head + 2 * d->NA, 16));
 }
 
 /* All strides; the bytes of a member's temporaries follow from them. */

@@ -34,7 +34,6 @@ struct host_temp {
 	float *value_r;                /* [PANEL][atom_row] */
 	float *q;                      /* [sumA][PANEL] */
 	float *p;                      /* [atom_row] x 3 */
-	float *row;                    /* one state through every layer */
 };
 
 struct host_work {

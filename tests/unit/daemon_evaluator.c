@@ -252,23 +252,31 @@ static void test_many_policies(void **state)
 	assert_non_null(strstr(acted.st.text, "none"));
 }
 
+/* So many evaluations wait that they cannot be over before the decisions, however fast one of them is. */
 static void test_decisions_go_before_evaluations(void **state)
 {
+	enum { MANY = EVALUATOR_QUEUE_MAX / 2 };
 	struct market *large = synth_market(SYNTH_MOMENTUM, 400000, 5);
-	struct evaluate_ask ask = {.policy = ref(FH_POLICY_TARGET), .split = EVALUATE_ALL};
-	struct operation *op = operation_new(ops, 1, NULL);
+	struct evaluate_ask ask = {.policy = ref(FH_POLICY_TARGET), .split = EVALUATE_ALL, .benchmarks = 1};
+	struct operation *op[MANY];
 	float states[FH_STATE_DIM] = {0};
 
-	assert_int_equal(evaluator_evaluate(ev, op, &ask, large, on_finished, NULL, NULL), 0);
+	for (int i = 0; i < MANY; i++) {
+		op[i] = operation_new(ops, 1, NULL);
+		assert_int_equal(evaluator_evaluate(ev, op[i], &ask, market_ref(large), on_finished, NULL, NULL), 0);
+	}
+	market_unref(large);
 	for (int i = 0; i < 50; i++) {
 		act_on(states, FH_STATE_DIM, 1, FH_POLICY_TARGET);
 		assert_int_equal(acted.code, 0);
-		assert_int_equal(op->done, 0); /* they overtake it, it goes on */
+		assert_int_equal(op[MANY - 1]->done, 0); /* they overtake it, it goes on */
 	}
-	operation_cancel(op);
-	loop_await(&loop, &op->done, 1);
-	assert_int_equal(op->code, FH_INTERRUPTED);
-	assert_true(op->progress < 1);
+	for (int i = 0; i < MANY; i++)
+		operation_cancel(op[i]);
+	for (int i = 0; i < MANY; i++)
+		loop_await(&loop, &op[i]->done, 1);
+	assert_int_equal(op[MANY - 1]->code, FH_INTERRUPTED);
+	assert_true(op[MANY - 1]->progress < 1);
 }
 
 static void test_queues_are_bounded_and_stop_answers(void **state)

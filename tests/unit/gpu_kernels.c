@@ -168,33 +168,47 @@ static void a_product_may_be_cut_anywhere(void **state)
 	}
 }
 
-static void vectors_through_a_weight(void **state)
+/* Packed for a few rows, a layer gives the bits of the product it is: the samples are columns there, rows here. */
+static void a_few_rows_have_the_bits_of_a_product(void **state)
 {
-	float x[K_MAX], y[M_MAX + PANEL];
+	enum { N_MAX = 3 * FEW_PANEL };
+	static float w[N_MAX * K_MAX], packed[N_MAX * K_MAX], pad[N_MAX], x[K_MAX * PANEL], rows[FEW_ROWS * K_MAX];
+	static float start[N_MAX * PANEL], start_rows[FEW_ROWS * N_MAX], c[N_MAX * PANEL], y[FEW_ROWS * N_MAX];
 
 	(void)state;
-	fill(A, sizeof(A) / sizeof(*A));
-	fill(x, K_MAX);
-	fill(S, ROW);
-	fill(bias, ROW);
+	fill(w, N_MAX * K_MAX);
+	fill(x, K_MAX * PANEL);
+	fill(start, N_MAX * PANEL);
 	EACH(k)
-		for (int m = 1; m <= M_MAX; m++)
-			for (int n = 1; n <= K_MAX; n++) {
-				for (int i = 0; i < M_MAX + PANEL; i++)
-					y[i] = MARK;
-				k->vector_product(A, m, n, x, bias, m % 2 ? S : NULL, n % 2, 0, y);
-				for (int i = 0; i < M_MAX; i++) {
-					double want = bias[i] + (m % 2 ? S[i] : 0.0);
+		for (int m = 1; m <= FEW_ROWS; m++)
+			for (int n = 1; n <= N_MAX; n += 19) {
+				int depth = 1 + (n * 5 + m) % K_MAX, with = n % 2, relu = n % 3 == 0, round = n % 4 == 0 ? 16 : 0;
+				struct product g = {
+					.m = n, .n = PANEL, .k = depth, .a = w, .a_row = K_MAX, .a_col = 1, .b = x, .b_row = PANEL, .c = c, .c_row = PANEL,
+					.start = with ? start : NULL, .start_row = PANEL, .bias = pad, .relu = relu, .round = round,
+				};
+				struct product_few few = {
+					.m = m, .n = n, .k = depth, .x = rows, .x_row = K_MAX, .w = packed, .bias = pad, .start = with ? start_rows : NULL,
+					.start_row = N_MAX, .y = y, .y_row = N_MAX, .relu = relu, .round = round,
+				};
 
-					for (int s = 0; s < n; s++)
-						want += (double)A[i * n + s] * x[s];
-					if (n % 2 && want < 0.0)
-						want = 0.0;
-					if (i >= m)
-						assert_true(y[i] == MARK);
-					else
-						assert_within(fabs(y[i] - want), 1e-5, k->name);
+				memset(packed, 0, sizeof(packed));
+				memset(pad, 0, sizeof(pad));
+				fill(pad, n);
+				for (int j = 0; j < n; j++)
+					for (int i = 0; i < depth; i++)
+						packed[(j / FEW_PANEL * depth + i) * FEW_PANEL + j % FEW_PANEL] = w[j * K_MAX + i];
+				for (int i = 0; i < m; i++) {
+					for (int s = 0; s < depth; s++)
+						rows[i * K_MAX + s] = x[s * PANEL + 5 * i]; /* wherever in the block they lie */
+					for (int j = 0; j < n; j++)
+						start_rows[i * N_MAX + j] = start[j * PANEL + 5 * i];
 				}
+				k->product_own(&g);
+				k->product_few(&few);
+				for (int i = 0; i < m; i++)
+					for (int j = 0; j < n; j++)
+						assert_memory_equal(&y[i * N_MAX + j], &c[j * PANEL + 5 * i], sizeof(float));
 			}
 }
 
@@ -360,7 +374,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(products_of_every_shape), cmocka_unit_test(products_of_listed_rows),
-		cmocka_unit_test(a_product_may_be_cut_anywhere), cmocka_unit_test(vectors_through_a_weight),
+		cmocka_unit_test(a_product_may_be_cut_anywhere), cmocka_unit_test(a_few_rows_have_the_bits_of_a_product),
 		cmocka_unit_test(transposing), cmocka_unit_test(rounding_to_nearest_even), cmocka_unit_test(softmax_and_its_parts),
 		cmocka_unit_test(softmax_of_extremes), cmocka_unit_test(powers), cmocka_unit_test(expectations), cmocka_unit_test(sums),
 	};

@@ -12,7 +12,7 @@ static struct host_net *golden_net(const struct st_file *f, int precision, struc
 	float *param;
 
 	*d = rig_dims(&s);
-	assert_int_equal(host_net_new(d, golden_real(f, "v_min"), golden_real(f, "v_max"), &net, NULL), 0);
+	assert_int_equal(host_net_new(d, golden_real(f, "v_min"), golden_real(f, "v_max"), NULL, &net, NULL), 0);
 	param = malloc((size_t)d->params * sizeof(*param));
 	assert_non_null(param);
 	load_group(f, d, "param", param);
@@ -191,7 +191,7 @@ static void policy_and_net_agree(void **state)
 		struct host_net *net = NULL;
 		int32_t action[75 * 3];
 
-		assert_int_equal(host_net_new(&r->d, -10.0, 10.0, &net, NULL), 0);
+		assert_int_equal(host_net_new(&r->d, -10.0, 10.0, NULL, &net, NULL), 0);
 		for (int p = 0; p < 2; p++) {
 			float *obs = rig_at(r, T_OBS, p);
 
@@ -213,13 +213,50 @@ static void policy_and_net_agree(void **state)
 	}
 }
 
+/* Q and logits of a row are the same bits among any number of rows, at any place, on one thread and on several. */
+static void a_row_depends_on_no_other(void **state)
+{
+	enum { ROWS = 150, SUM = 10, ATOMS = 13, STATE = 11 };
+	static const int precision[] = {FH_PRECISION_F32, FH_PRECISION_TF32, FH_PRECISION_BF16};
+	static float x[ROWS * STATE], q[ROWS * SUM], part[ROWS * SUM], logits[ROWS * SUM * ATOMS], some[ROWS * SUM * ATOMS];
+	struct team *team = NULL;
+
+	(void)state;
+	assert_int_equal(team_new(3, &team, NULL), 0);
+	for (int k = 0; k < ROWS * STATE; k++)
+		x[k] = (float)((k * 7919) % 1000) / 250.0f - 2.0f;
+	for (int i = 0; i < 6; i++) {
+		struct rig_shape s = {.SD = STATE, .H1 = 37, .H2 = 69, .VH = 21, .AH = 19, .NA = ATOMS, .A = {5, 3, 2}, .B = 75, .P = 1,
+				      .precision = precision[i % 3], .loss = FH_LOSS_C51, .C = 16};
+		struct dqn_dims d = rig_dims(&s);
+		float *param = calloc((size_t)d.params, sizeof(*param));
+		struct host_net *net = NULL;
+
+		assert_non_null(param);
+		assert_int_equal(host_net_new(&d, -10.0, 10.0, i < 3 ? NULL : team, &net, NULL), 0);
+		dqn_init_params(&d, 3, param);
+		host_net_set(net, param);
+		host_net_forward(net, x, ROWS, NULL, q, logits);
+		for (int at = 0, n = 1; at < ROWS; at += n, n = n % 37 + 1) {
+			int count = ROWS - at < n ? ROWS - at : n;
+
+			host_net_forward(net, x + at * STATE, count, NULL, part + at * SUM, some + at * SUM * ATOMS);
+		}
+		assert_memory_equal(q, part, sizeof(q));
+		assert_memory_equal(logits, some, sizeof(logits));
+		host_net_free(net);
+		free(param);
+	}
+	team_free(team);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forward_of_the_small_net), cmocka_unit_test(forward_of_the_default_net),
 		cmocka_unit_test(lower_precision_is_really_lower), cmocka_unit_test(the_lowest_index_wins_a_tie),
 		cmocka_unit_test(initial_values_are_exact), cmocka_unit_test(the_default_network_has_288868_parameters),
-		cmocka_unit_test(policy_and_net_agree),
+		cmocka_unit_test(policy_and_net_agree), cmocka_unit_test(a_row_depends_on_no_other),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
