@@ -120,6 +120,24 @@ $(BUILD)/gpu/cuda/%.o: gpu/cuda/%.cu $(wildcard gpu/cuda/*.h gpu/cuda/*.cuh gpu/
 $(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src)) $(BUILD)/proto/status.o
 	$(NVCC) -shared $(NVCC_FLAGS) -o $@ $^ $(CUDA_LIBS)
 
+# The same kernels on a CPU, by the C++ compiler and the headers of tests/gpu/emu instead of the toolkit: for tests alone. It
+# lies in a folder of its own, so only FHD_LIBDIR finds it. Contraction as on the device.
+emu_cxx := $(filter ccache,$(CC)) $(if $(findstring clang,$(CC)),clang++,$(CXX))
+emu_cpu := $(if $(shell grep -lw avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
+EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) -g -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas $(WERROR) -fno-omit-frame-pointer \
+  -fno-strict-aliasing -Wno-strict-aliasing -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(san_flags)
+.PHONY: gpu-emu
+gpu-emu: $(BUILD)/emu/fhd-cuda.so
+$(BUILD)/emu/%.cu.o: gpu/cuda/%.cu
+	@mkdir -p $(@D)
+	$(emu_cxx) $(EMU_FLAGS) -ffp-contract=$(if $(shell grep -lE '"gpu/(env|sumtree).h"' $<),off,fast) -MMD -MP -x c++ -c $< -o $@
+$(BUILD)/emu/%.cc.o: tests/gpu/emu/%.cc
+	@mkdir -p $(@D)
+	$(emu_cxx) $(EMU_FLAGS) -ffp-contract=off -MMD -MP -c $< -o $@
+emu_obj := $(patsubst gpu/cuda/%.cu,$(BUILD)/emu/%.cu.o,$(cuda_src)) $(patsubst tests/gpu/emu/%.cc,$(BUILD)/emu/%.cc.o,$(wildcard tests/gpu/emu/*.cc))
+$(BUILD)/emu/fhd-cuda.so: $(emu_obj) $(BUILD)/proto/status.o
+	$(emu_cxx) -shared $(san_flags) -pthread -o $@ $^ -ldl
+
 # ---------------------------------------------------------------- C tests: one program a file
 # tests/unit/gpu_*.c and tests/train/*.c link the gpu library alone; proto_*.c the proto library too; daemon_*.c and
 # client_*.c theirs as well.
@@ -209,6 +227,7 @@ help:
 	'make                build/fhd and build/fhctl (and build/fhd-cuda.so when nvcc is there)' \
 	'make demo           installs what is missing, builds, trains on real bars in about two minutes, writes equity.svg' \
 	'make check          installs what is missing, builds, runs every test that needs no GPU' \
+	'make gpu-emu        the CUDA kernels compiled for a CPU: build/emu/fhd-cuda.so, see gpu/cuda/README.md' \
 	'make check-gpu      compares the CUDA backend with the host and the golden values; needs a GPU' \
 	'make check-asan     unit and end-to-end suites under AddressSanitizer and UndefinedBehaviorSanitizer' \
 	'make check-tsan     the same under ThreadSanitizer' \
@@ -225,4 +244,4 @@ clean:
 	rm -rf $(BUILD)
 
 all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src) $(wildcard tests/data/*.c)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
--include $(wildcard $(all_obj:.o=.d))
+-include $(wildcard $(all_obj:.o=.d) $(emu_obj:.o=.d))

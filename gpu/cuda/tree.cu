@@ -76,6 +76,9 @@ __global__ void k_leaves(const __grid_constant__ struct update_args x)
 		write_leaf(x, j);
 }
 
+/* Leaves of a chunk. */
+__host__ __device__ inline int64_t chunk_of(int64_t C) { return C < CUDA_CHUNK ? C : (int64_t)CUDA_CHUNK; }
+
 struct rebuild_args {
 	float *tree;
 	struct dqn_clock *clock;
@@ -123,7 +126,7 @@ __global__ void __launch_bounds__(256) k_rebuild(const __grid_constant__ struct 
 	__shared__ float level[2 * CUDA_CHUNK];
 	__shared__ unsigned last;
 	const int z = blockIdx.z;
-	const int64_t C = x.d.C, size = C < CUDA_CHUNK ? C : CUDA_CHUNK, chunks = C / size;
+	const int64_t C = x.d.C, size = chunk_of(C), chunks = C / size;
 	struct dqn_clock *c = &x.clock[z];
 	float *node = x.tree + (size_t)z * 2 * C;
 
@@ -199,7 +202,7 @@ static struct rebuild_args rebuild_args_of(struct cuda_exec *c, int insert, int 
 int cuda_insert(struct cuda_exec *c, int estat_blocks, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
-	const int64_t size = d->C < CUDA_CHUNK ? d->C : CUDA_CHUNK, chunks = d->C / size, most = ((int64_t)d->N * d->n + size - 1) / size + 1;
+	const int64_t size = chunk_of(d->C), chunks = d->C / size, most = ((int64_t)d->N * d->n + size - 1) / size + 1;
 
 	CUDA_TRY(cuda_launch(c, k_rebuild, dim3((unsigned)(most < chunks ? most : chunks), 1, d->P), 256, 0, rebuild_args_of(c, 1, estat_blocks)));
 	return 0;
@@ -227,7 +230,7 @@ int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st
 	}
 	CUDA_TRY(cuda_launch_plain(stream, k_claim, dim3(blocks, 1, d->P), 256, 0, a));
 	CUDA_TRY(cuda_launch_plain(stream, k_leaves, dim3(blocks, 1, d->P), 256, 0, a));
-	CUDA_TRY(cuda_launch_plain(stream, k_rebuild, dim3((unsigned)(d->C / (d->C < CUDA_CHUNK ? d->C : CUDA_CHUNK)), 1, d->P), 256, 0, rebuild_args_of(c, 0, 0)));
+	CUDA_TRY(cuda_launch_plain(stream, k_rebuild, dim3((unsigned)(d->C / chunk_of(d->C)), 1, d->P), 256, 0, rebuild_args_of(c, 0, 0)));
 	return 0;
 }
 
