@@ -1,4 +1,4 @@
-/* fhctl metrics: the samples of a job, so far or as they come. One thread. */
+/* fhctl metrics: the samples of a job, so far or as they come, printed or into an event file. One thread. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +6,7 @@
 #include "client/job_ref.h"
 #include "client/output.h"
 #include "client/table.h"
+#include "client/tfevents.h"
 #include "client/watch.h"
 
 #define PAGE 1000
@@ -17,6 +18,7 @@ struct listing {
 	struct sample_columns *columns;
 	struct table table;
 	uint64_t since, left;   /* left: samples that may still be printed */
+	struct tfevents *events; /* they go there and are not printed, or NULL */
 	/* All pages in one message, for JSON and YAML. */
 	struct fh_answer *page;
 	int pages;
@@ -69,12 +71,17 @@ static int take_page(struct listing *l, struct fh_answer *a, struct fh_status *s
 	const Fh__V1__MetricsReply *m = a->reply->metrics;
 
 	for (size_t i = 0; i < m->n_sample; i++) {
+		int rc = l->events ? tfevents_add(l->events, m->sample[i], st) : 0;
+		if (rc)
+			return rc;
+		if (l->events)
+			continue;
 		if (l->c->output == OUT_CSV)
 			sample_print_csv(l->columns, m->sample[i]);
 		else if (l->c->output == OUT_TABLE)
 			add_row(&l->table, m->sample[i]);
 	}
-	if (l->c->output == OUT_JSON || l->c->output == OUT_YAML)
+	if (!l->events && (l->c->output == OUT_JSON || l->c->output == OUT_YAML))
 		return keep_page(l, a, st);
 	fh_answer_release(a);
 	return 0;
@@ -113,19 +120,19 @@ static int list_pages(struct listing *l, char *job, struct fh_status *st)
 	}
 }
 
-static int list_samples(struct ctx *c, const Fh__V1__Job *job, uint64_t since, uint64_t limit, struct fh_status *st)
+static int list_samples(struct ctx *c, const Fh__V1__Job *job, uint64_t since, uint64_t limit, struct tfevents *events, struct fh_status *st)
 {
-	struct listing l = {.c = c, .since = since, .left = limit, .columns = sample_columns_new(job->spec ? job->spec->model : NULL)};
+	struct listing l = {.c = c, .since = since, .left = limit, .events = events, .columns = sample_columns_new(job->spec ? job->spec->model : NULL)};
 	char id[24];
 	int rc;
 
 	fh__v1__metrics_reply__init(&l.all);
 	table_init(&l.table, heads, "rllrrrrrrrr");
 	snprintf(id, sizeof id, "%" PRIu64, job->id);
-	if (c->output == OUT_CSV && l.columns)
+	if (c->output == OUT_CSV && l.columns && !events)
 		sample_print_csv_head(l.columns);
 	rc = l.columns ? list_pages(&l, id, st) : fh_fail(st, FH_EXHAUSTED, "no memory for the samples");
-	if (rc == 0 && !output_message(c, &l.all.base) && c->output == OUT_TABLE)
+	if (rc == 0 && !events && !output_message(c, &l.all.base) && c->output == OUT_TABLE)
 		table_print(&l.table, stdout);
 	for (int i = 0; i < l.pages; i++)
 		fh_answer_release(&l.page[i]);
@@ -136,10 +143,25 @@ static int list_samples(struct ctx *c, const Fh__V1__Job *job, uint64_t since, u
 	return rc;
 }
 
+/* Says what there is now, also after a signal: the file is whole up to the last sample that came. */
+static int close_events(struct ctx *c, struct tfevents *events, int code)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	int64_t n = tfevents_scalars(events);
+	char path[4096];
+
+	snprintf(path, sizeof path, "%s", tfevents_path(events));
+	if (tfevents_close(events, &st) && code == EXIT_DONE)
+		return ctx_fail(c, &st);
+	ctx_note(c, "%s has %" PRId64 " values; tensorboard --logdir shows them", path, n);
+	return code;
+}
+
 static int run_metrics(struct ctx *c)
 {
 	struct fh_status st = FH_STATUS_INIT;
 	struct watch w = {.rows = WATCH_EVERY_SAMPLE};
+	const char *dir = opt_text(c, "tensorboard");
 	struct fh_answer a;
 	int64_t since = 0, limit = c->output == OUT_JSON || c->output == OUT_YAML ? DOCUMENT_MAX : LIMIT_MAX;
 	int rc = opt_int(c, "since", 0, INT64_MAX, &since, &st), code = EXIT_DONE;
@@ -150,26 +172,35 @@ static int run_metrics(struct ctx *c)
 		rc = fh_fail(&st, FH_INVALID, "-f prints table, csv or json");
 	if (rc == 0 && opt_flag(c, "follow") && opt_text(c, "limit"))
 		rc = fh_fail(&st, FH_INVALID, "--limit and -f do not go together");
+	if (rc == 0 && dir && (since || c->output != OUT_TABLE))
+		rc = fh_fail_field(&st, FH_INVALID, "--tensorboard", "the file gets all samples: it goes without --since and -o");
 	if (rc == 0)
 		rc = job_show(c, c->argv[0], &a, &st);
 	if (rc)
 		return ctx_fail(c, &st);
+	rc = dir ? tfevents_open(dir, a.reply->job->job, &w.events, &st) : 0;
+	if (rc) {
+		fh_answer_release(&a);
+		return ctx_fail(c, &st);
+	}
 	if (opt_flag(c, "follow")) {
+		w.rows = dir ? WATCH_VALIDATIONS : WATCH_EVERY_SAMPLE;
 		w.since = (uint64_t)since;
 		w.patience_ms = c->timeout_given ? c->timeout_ms : 0;
 		code = watch_job(c, &w, a.reply->job->job);
 	} else {
-		rc = list_samples(c, a.reply->job->job, (uint64_t)since, (uint64_t)limit, &st);
+		rc = list_samples(c, a.reply->job->job, (uint64_t)since, (uint64_t)limit, w.events, &st);
 		code = rc ? ctx_fail(c, &st) : EXIT_DONE;
 	}
 	fh_answer_release(&a);
-	return code;
+	return dir ? close_events(c, w.events, code) : code;
 }
 
 static const struct opt metrics_opts[] = {
 	{"follow", 'f', NULL, "print samples as they come, until the job ends"},
 	{"since", 0, "N", "only samples with a sequence number above N"},
 	{"limit", 0, "N", "at most N samples"},
+	{"tensorboard", 0, "DIR", "write DIR/JOB/events.out.tfevents.… instead of printing; with -f as they come"},
 	{NULL, 0, NULL, NULL},
 };
 
@@ -177,6 +208,7 @@ const struct command cmds_metrics[] = {
 	{"metrics", GROUP_JOBS, "JOB", "print the reports and validations of a job",
 	 "  fhctl metrics trial-1 -f\n"
 	 "  fhctl metrics trial-1 -o csv > trial-1.csv\n"
+	 "  fhctl metrics trial-1 -f --tensorboard runs      (and: tensorboard --logdir runs)\n"
 	 "\n"
 	 "CSV has one column per metric; empty where a sample does not have it. With -f, json is one document per sample and\n"
 	 "--timeout is how long a daemon that went away is waited for (60 s unless given).\n"

@@ -277,6 +277,10 @@ static int watch_loop(struct watching *s)
 			progress_end(&s->p);
 			return ctx_fail(s->c, &st);
 		}
+		if (rc == 1 && s->w->events && tfevents_add(s->w->events, m, &st)) {
+			progress_end(&s->p);
+			return ctx_fail(s->c, &st);
+		}
 		if (rc == 1)
 			take_sample(s, m);
 		else if (fh_follow_done(s->f))

@@ -3,6 +3,7 @@
 #define FH_CLIENT_WATCH_H
 
 #include "client/cmd.h"
+#include "client/tfevents.h"
 
 enum watch_rows {
 	WATCH_NO_ROWS,     /* wait: nothing but the end */
@@ -15,6 +16,7 @@ struct watch {
 	uint64_t since;        /* samples after this one */
 	int64_t deadline_ms;   /* of the whole, from now; 0: none */
 	int64_t patience_ms;   /* with a daemon that is away; 0: WATCH_PATIENCE_MS */
+	struct tfevents *events; /* samples go there too, or NULL */
 };
 
 #define WATCH_PATIENCE_MS 60000

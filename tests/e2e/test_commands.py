@@ -295,6 +295,18 @@ def test_metrics_table_csv_json_and_since(daemon, client, market):
     assert samples["sample"][0]["seq"] == "1"
 
 
+def test_metrics_go_to_tensorboard(daemon, market, folder):
+    start(daemon, "--name", "tb", "--wait")
+    said = daemon.ctl("metrics", "tb", "--tensorboard", folder / "runs").err
+    file, = (folder / "runs" / "tb").iterdir()
+    whole = file.read_bytes()
+    tags = set(re.findall(rb"(?:report|validation|validation_online|test|test_online)/[a-z_]+", whole))
+    assert {b"report/loss", b"validation/sharpe", b"test_online/return"} <= tags and str(file) in said
+    followed = daemon.ctl("metrics", "tb", "-f", "--tensorboard", folder / "runs")
+    assert file.read_bytes() == whole and "validation" in followed.out  # the same file anew, and people see the validations meanwhile
+    assert "--since" in daemon.ctl("metrics", "tb", "--since", "3", "--tensorboard", folder / "runs", code=2).err
+
+
 def test_evaluate_prints_agent_and_benchmarks(daemon, market):
     start(daemon, "--name", "e", "--wait")
     for split in ("validation", "test"):
