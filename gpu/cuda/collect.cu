@@ -3,46 +3,15 @@
  *
  * Compiled without contraction: fills, exits and flags equal the host's exactly. The order of storage is fixed: by
  * vector step, then environment, then oldest first. */
-#include <cuda_bf16.h>
 #include "gpu/cuda/head.cuh"
+#include "gpu/cuda/mlp.cuh"
+#include "gpu/cuda/store.cuh"
 #include "gpu/env.h"
 #include "gpu/philox.h"
 
 namespace {
 
-enum { WARPS = 8, PLACE_THREADS = 1024 };
-
-struct collect_args {
-	const float *out;         /* [N, ldo] of the policy's forward */
-	size_t out_trial;
-	int ldo, seg[1 + FH_BRANCH_MAX];
-	int acts_only;            /* k_act leaves the environments to k_env, which keeps more of them busy at once */
-	int32_t *action;
-	struct dqn_clock *clock;
-	const struct env_config *config;
-	const struct cuda_tape_view *tape;
-	/* environments */
-	double *cash, *equity, *peak, *q, *entry, *sigma, *ret;
-	int32_t *t, *entry_bar, *steps;
-	float *obs;
-	/* pending steps */
-	void *pend_s; /* low */
-	uint8_t *pend_a;
-	float *pend_r;
-	int32_t *pend_count, *pend_head;
-	/* replay */
-	void *rp_s, *rp_s2; /* low */
-	uint8_t *rp_a;
-	float *rp_r, *rp_g;
-	/* from ENV to the storing of this step */
-	int32_t *count, *first, *next_t, *done;
-	float *next;
-	double *estat;
-	size_t count_trial, next_trial, estat_trial;
-	struct dqn_dims d;
-};
-
-template <typename X> __device__ __forceinline__ X *at(X *p, size_t trial) { return (X *)((char *)p + blockIdx.z * trial); }
+enum { PLACE_THREADS = 1024, ENV_THREADS = 3 * CUDA_ENV_BLOCK };
 
 /* epsilon of this vector step; the environment's branches take their draws 2i and 2i + 1, i = e D + b, which lie in one
  * block of four words. */
@@ -75,7 +44,7 @@ __global__ void k_explore(const __grid_constant__ struct collect_args x)
 
 /* The step of environment e by one thread: the environment itself, the pending reward, and what its transitions need to
  * be stored. mine: what it adds to the accumulators. */
-__device__ void step_environment(const struct collect_args &x, int e, double mine[CUDA_ENV_STATS])
+__device__ void step_environment(const struct collect_args &x, int e, const int32_t action[FH_BRANCH_MAX], double mine[CUDA_ENV_STATS])
 {
 	const struct dqn_dims &d = x.d;
 	const size_t i = (size_t)blockIdx.z * d.N + e;
@@ -86,12 +55,9 @@ __device__ void step_environment(const struct collect_args &x, int e, double min
 	struct env_result r;
 	const int t = s.t, slot = x.pend_head[i];
 	const struct env_bar bar = {tape.open[t + 1], tape.high[t + 1], tape.low[t + 1], tape.close[t + 1]};
-	int32_t action[FH_BRANCH_MAX] = {};
 
-	for (int b = 0; b < d.D; b++) {
-		action[b] = x.action[i * d.D + b];
+	for (int b = 0; b < d.D; b++)
 		x.pend_a[(i * d.n + slot) * d.D + b] = (uint8_t)action[b];
-	}
 	const int between = cfg.max_gap > 0.0 || cfg.roll_on ? env_over(&cfg, tape.ts[t], tape.ts[t + 1], tape.rolled && tape.rolled[t + 1]) : 0;
 
 	env_step_over(&s, &cfg, action, tape.close[t], &bar, (double)tape.sigma[t], c->train_end - 1, 1, between, &r);
@@ -115,29 +81,6 @@ __device__ void step_environment(const struct collect_args &x, int e, double min
 		env_start(&s, &cfg, env_start_bar(c->seed, (uint32_t)e, (uint64_t)c->vector_step + 1, c->train_begin, c->train_end));
 	x.cash[i] = s.cash, x.equity[i] = s.equity, x.peak[i] = s.peak, x.q[i] = s.q, x.entry[i] = s.entry, x.sigma[i] = s.entry_sigma;
 	x.t[i] = s.t, x.entry_bar[i] = s.entry_bar, x.steps[i] = s.steps;
-}
-
-/* One thread an environment. */
-__global__ void __launch_bounds__(CUDA_ENV_BLOCK) k_env(const __grid_constant__ struct collect_args x)
-{
-	__shared__ double stat[CUDA_ENV_STATS][CUDA_ENV_BLOCK];
-	const int e = blockIdx.x * CUDA_ENV_BLOCK + threadIdx.x;
-	double mine[CUDA_ENV_STATS] = {};
-
-	cuda_wait_before();
-	if (e < x.d.N)
-		step_environment(x, e, mine);
-	if (e == 0 && x.d.n == 1) /* each stores exactly one */
-		x.clock[blockIdx.z].fresh = x.d.N;
-	for (int k = 0; k < CUDA_ENV_STATS; k++)
-		stat[k][threadIdx.x] = mine[k];
-	__syncthreads();
-	if (threadIdx.x < CUDA_ENV_STATS) {
-		double sum = 0.0;
-		for (int k = 0; k < CUDA_ENV_BLOCK; k++)
-			sum += stat[threadIdx.x][k];
-		at(x.estat, x.estat_trial)[blockIdx.x * CUDA_ENV_STATS + threadIdx.x] = sum;
-	}
 }
 
 /* Exclusive prefix sum of count over the environments; one block a trial. */
@@ -172,71 +115,57 @@ __global__ void __launch_bounds__(PLACE_THREADS) k_place(const __grid_constant__
 		x.clock[blockIdx.z].fresh = carry;
 }
 
-/* By one warp: the current state of environment e into the pending ring, its `ready` finished transitions into the
- * replay from place `first` on, the next observation. Rows are market features [40] then portfolio features [8]. */
-template <typename T>
-__device__ void store_environment(const struct collect_args &x, int e, int first, int lane)
+/* One thread an environment: the first CUDA_ENV_BLOCK threads of a block step theirs, then all store what came of it. */
+template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 1) k_env(const __grid_constant__ struct collect_args x)
 {
+	__shared__ double stat[CUDA_ENV_BLOCK / 32][CUDA_ENV_STATS];
 	const struct dqn_dims &d = x.d;
-	const int z = blockIdx.z, M = d.SD - FH_PORTFOLIO_FEATURES;
-	const size_t i = (size_t)z * d.N + e;
-	const struct dqn_clock *c = &x.clock[z];
-	const struct cuda_tape_view view = *x.tape;
-	const int32_t ready = at(x.count, x.count_trial)[e], done = at(x.done, x.count_trial)[e];
-	const float *next = at(x.next, x.next_trial) + e * FH_PORTFOLIO_FEATURES, *tape = view.feature + (size_t)at(x.next_t, x.count_trial)[e] * M;
-	float *obs = x.obs + i * d.SD;
-	const int head = x.pend_head[i], newest = head == 0 ? d.n - 1 : head - 1; /* the slot of this step */
-	T *pend = (T *)x.pend_s + i * d.n * d.SD;
+	const int first = blockIdx.x * CUDA_ENV_BLOCK, e = first + threadIdx.x, z = blockIdx.z;
+	struct dqn_clock *c = &x.clock[z];
 
-	for (int k = lane; k < d.SD; k += 32)
-		pend[newest * d.SD + k] = (T)obs[k];
-	__syncwarp();
-	const int held = x.pend_count[i] + ready; /* pending steps, this one included */
-	for (int j = 0; j < ready; j++) {
-		const int64_t leaf = (c->stored + first + j) & (d.C - 1);
-		const int slot = (head - held + j + 2 * d.n) % d.n, steps = held - j; /* rewards in R */
-		T *s = (T *)x.rp_s + ((size_t)z * d.C + leaf) * d.SD, *s2 = (T *)x.rp_s2 + ((size_t)z * d.C + leaf) * d.SD;
+	cuda_wait_before();
+	cuda_let_next();
+	if (threadIdx.x < CUDA_ENV_BLOCK) {
+		const double eps = epsilon(c);
+		double mine[CUDA_ENV_STATS] = {};
 
-		for (int k = lane; k < d.SD; k += 32) {
-			s[k] = pend[slot * d.SD + k];
-			s2[k] = (T)(k < M ? tape[k] : next[k - M]);
+		if (e == 0 && x.explores)
+			c->eps = eps;
+		if (e == 0 && d.n == 1) /* each stores exactly one */
+			c->fresh = d.N;
+		if (e < d.N) {
+			int32_t *to = x.action + ((size_t)z * d.N + e) * d.D, action[FH_BRANCH_MAX] = {};
+
+#pragma unroll
+			for (int b = 0; b < FH_BRANCH_MAX; b++)
+				if (b < d.D) {
+					action[b] = to[b];
+					if (x.explores)
+						to[b] = action[b] = explored(c, eps, e * d.D + b, action[b], d.A[b]);
+				}
+			step_environment(x, e, action, mine);
 		}
-		if (lane < d.D)
-			x.rp_a[((size_t)z * d.C + leaf) * d.D + lane] = x.pend_a[(i * d.n + slot) * d.D + lane];
-		if (lane == 0) {
-			double R = 0.0, g = 1.0;
-			for (int k = 0; k < steps; k++) {
-				R += g * (double)x.pend_r[i * d.n + (slot + k) % d.n];
-				g *= c->gamma;
-			}
-			x.rp_r[(size_t)z * d.C + leaf] = (float)R;
-			x.rp_g[(size_t)z * d.C + leaf] = done == 2 ? 0.f : (float)g;
-		}
+#pragma unroll
+		for (int o = 16; o; o >>= 1)
+#pragma unroll
+			for (int k = 0; k < CUDA_ENV_STATS; k++)
+				mine[k] += __shfl_xor_sync(0xffffffffu, mine[k], o);
+		if (threadIdx.x % 32 == 0)
+#pragma unroll
+			for (int k = 0; k < CUDA_ENV_STATS; k++)
+				stat[threadIdx.x / 32][k] = mine[k];
 	}
-	if (!done) {
-		for (int k = lane; k < d.SD; k += 32)
-			obs[k] = k < M ? tape[k] : next[k - M];
-	} else { /* a fresh start: flat, at the bar that was drawn */
-		const int32_t t = x.t[i];
-		const struct env_config cfg = x.config[z];
-		struct env_state s;
-		float fresh[FH_PORTFOLIO_FEATURES];
-
-		env_start(&s, &cfg, t);
-		env_features(&s, &cfg, view.close[t], 1.0, ENV_STEPS_OWN, fresh);
-		for (int k = lane; k < M; k += 32)
-			obs[k] = view.feature[(size_t)t * M + k];
-		if (lane < FH_PORTFOLIO_FEATURES)
-			obs[M + lane] = fresh[lane];
+	__syncthreads();
+	if (threadIdx.x < CUDA_ENV_STATS) {
+		double sum = 0.0;
+		for (int k = 0; k < CUDA_ENV_BLOCK / 32; k++)
+			sum += stat[k][threadIdx.x];
+		at(x.estat, x.estat_trial)[blockIdx.x * CUDA_ENV_STATS + threadIdx.x] = sum;
 	}
-}
-
-template <typename T> __global__ void __launch_bounds__(32 * WARPS) k_store(const __grid_constant__ struct collect_args x)
-{
-	const int e = blockIdx.x * WARPS + threadIdx.x / 32;
-
-	if (e < x.d.N)
-		store_environment<T>(x, e, x.d.n == 1 ? e : at(x.first, x.count_trial)[e], threadIdx.x & 31);
+	if (x.stores)
+		for (int i = threadIdx.x; i < CUDA_ENV_BLOCK * PARTS; i += ENV_THREADS)
+			if (first + i / PARTS < d.N)
+				store_part<T>(x, first + i / PARTS, first + i / PARTS, i % PARTS);
 }
 
 /* Greedy action, exploration, environment, and with n = 1 (where every environment stores exactly one transition) the
@@ -274,16 +203,17 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 		if (lane < d.D)
 			x.action[((size_t)z * d.N + e) * d.D + lane] = explored(c, eps, e * d.D + lane, greedy, d.A[lane]);
 		__syncwarp();
-		if (x.acts_only)
-			return;
-		if (lane == 0)
-			step_environment(x, e, mine);
+		if (lane == 0) {
+			int32_t action[FH_BRANCH_MAX] = {};
+
+			for (int b = 0; b < d.D; b++)
+				action[b] = x.action[((size_t)z * d.N + e) * d.D + b];
+			step_environment(x, e, action, mine);
+		}
 		__syncwarp();
 		if (d.n == 1)
 			store_environment<T>(x, e, e, lane);
 	}
-	if (x.acts_only)
-		return;
 	if (lane < CUDA_ENV_STATS)
 		stat[warp][lane] = 0.0;
 	__syncwarp();
@@ -355,14 +285,24 @@ int cuda_dqn_explore(struct exec *x, struct fh_status *st)
 	return 0;
 }
 
+static int launch_env(struct cuda_exec *c, const struct collect_args &a, struct fh_status *st)
+{
+	const dim3 grid(cuda_tiles(c->dims.N, CUDA_ENV_BLOCK), 1, c->dims.P);
+
+	if (c->dims.precision == FH_PRECISION_BF16)
+		CUDA_TRY(cuda_launch(c, k_env<__nv_bfloat16>, grid, ENV_THREADS, 0, a));
+	else
+		CUDA_TRY(cuda_launch(c, k_env<float>, grid, ENV_THREADS, 0, a));
+	return 0;
+}
+
 int cuda_dqn_env(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	const struct dqn_dims *d = &c->dims;
 	const struct collect_args a = collect_args_of(c);
+	const int rc = launch_env(c, a, st);
 
-	CUDA_TRY(cuda_launch_plain(c->stream, k_env, dim3(cuda_tiles(d->N, CUDA_ENV_BLOCK), 1, d->P), CUDA_ENV_BLOCK, 0, a));
-	return place_and_store(c, a, st);
+	return rc ? rc : place_and_store(c, a, st);
 }
 
 int cuda_dqn_insert(struct exec *x, struct fh_status *st)
@@ -370,26 +310,49 @@ int cuda_dqn_insert(struct exec *x, struct fh_status *st)
 	return cuda_insert(cuda_of(x), cuda_tiles(cuda_of(x)->dims.N, CUDA_ENV_BLOCK), st);
 }
 
-/* A vector step as it is launched: the policy's four layers, one kernel for all of acting, the tree. Many environments are
- * stepped by a thread each instead of a warp: their F64 work then fills the lanes. */
+/* Many environments: the greedy actions, one launch for exploring, stepping and storing with a thread an environment (their
+ * F64 work then fills the lanes), the tree. */
+static int collect_many(struct cuda_exec *c, struct collect_args &a, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	const dim3 grid(cuda_tiles(d->N * PARTS, 32 * WARPS), 1, d->P);
+	int rc = cuda_dqn_policy(&c->x, st);
+
+	a.explores = 1;
+	a.stores = d->n == 1; /* each stores one, in its own order */
+	if (!rc)
+		rc = launch_env(c, a, st);
+	if (rc)
+		return rc;
+	if (!a.stores) {
+		CUDA_TRY(cuda_launch_plain(c->stream, k_place, dim3(1, 1, d->P), PLACE_THREADS, 0, a));
+		if (d->precision == FH_PRECISION_BF16)
+			CUDA_TRY(cuda_launch(c, k_store_parts<__nv_bfloat16>, grid, 32 * WARPS, 0, a));
+		else
+			CUDA_TRY(cuda_launch(c, k_store_parts<float>, grid, 32 * WARPS, 0, a));
+	}
+	return cuda_insert(c, cuda_tiles(d->N, CUDA_ENV_BLOCK), st);
+}
+
+/* A vector step as it is launched. Few environments: the policy's four layers, one kernel for all of acting with a warp an
+ * environment, the tree. */
 int cuda_collect(struct cuda_exec *c, struct fh_status *st)
 {
 	enum { MANY = 2048 };
 	const struct dqn_dims *d = &c->dims;
 	struct collect_args a = collect_args_of(c);
-	const dim3 grid(cuda_tiles(d->N, WARPS), 1, d->P), many(cuda_tiles(d->N, CUDA_ENV_BLOCK), 1, d->P);
+	const dim3 grid(cuda_tiles(d->N, WARPS), 1, d->P);
 	const int actions = head_actions(d);
-	int rc = cuda_policy_forward(c, st);
 
+	if (d->SD == FH_STATE_DIM && cuda_wide((long)d->N * d->P >= MANY))
+		return collect_many(c, a, st);
+	int rc = cuda_policy_forward(c, st);
 	if (rc)
 		return rc;
-	a.acts_only = (long)d->N * d->P >= MANY;
 #define ACT_BF16(A, L) cuda_launch(c, k_act<__nv_bfloat16, A, L>, grid, 32 * WARPS, 0, a)
 #define ACT_F32(A, L) cuda_launch(c, k_act<float, A, L>, grid, 32 * WARPS, 0, a)
 	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? HEAD_DISPATCH(actions, d->NA, ACT_BF16) : HEAD_DISPATCH(actions, d->NA, ACT_F32));
-	if (a.acts_only)
-		CUDA_TRY(cuda_launch(c, k_env, many, CUDA_ENV_BLOCK, 0, a));
-	if (a.acts_only || d->n > 1)
+	if (d->n > 1)
 		rc = place_and_store(c, a, st);
-	return rc ? rc : cuda_insert(c, a.acts_only ? (int)many.x : (int)grid.x, st);
+	return rc ? rc : cuda_insert(c, (int)grid.x, st);
 }

@@ -1,10 +1,12 @@
-/* The network forward (section 1): four launches, one a layer, every product of a layer in the same launch.
+/* The network forward (section 1): four launches, one a layer, every product of a layer in the same launch; many rows go
+ * through mlp.cu instead, with the same bits.
  *
  * FORWARD computes three passes at once over 3B rows: s and s' with the online parameters, s' with the target's. POLICY
  * computes N rows with the online parameters and picks the greedy action of every branch, the lowest index on a tie. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/gemm.cuh"
 #include "gpu/cuda/head.cuh"
+#include "gpu/cuda/mlp.cuh"
 
 namespace {
 
@@ -95,6 +97,9 @@ __global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, co
                          const __grid_constant__ struct cuda_scratch s)
 {
 	const int warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x & 31, z = blockIdx.z;
+
+	cuda_wait_before();
+	cuda_let_next();
 	if (warp >= d.N)
 		return;
 	const float *v = (const float *)((const char *)out + z * out_trial) + (size_t)warp * s.ldo;
@@ -117,8 +122,11 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const int B = c->dims.B;
 	const struct pass pass[2] = {{0, 2 * B, 0, 0}, {2 * B, B, B, 1}};
+	const struct mlp_pass wide[2] = {{0, 2 * B, 0, B, 0}, {2 * B, B, B, 0, 1}};
 	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
 
+	if (mlp_takes(c, 3L * B * c->dims.P, 0))
+		return mlp_forward(c, wide, 2, st);
 	return net_forward(c, pass, 2, &b, st);
 }
 
@@ -139,17 +147,20 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	return net_forward(c, &pass, 1, &b, st);
 }
 
+/* T_OBS to the greedy action of every branch. */
 int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
-	int rc = cuda_policy_forward(c, st);
 
+	if (mlp_takes(c, (long)d->N * d->P, 1))
+		return mlp_policy(c, st);
+	const int rc = cuda_policy_forward(c, st);
 	if (rc)
 		return rc;
 #define GREEDY(A, L)                                                                                                      \
-	cuda_launch_plain(c->stream, k_greedy<A, L>, dim3((d->N + 7) / 8, 1, d->P), 256, 0, cuda_at<float>(c, &c->s.pout),        \
-	                  c->s.pout.stride, cuda_tensor<int32_t>(c, T_ACTION), cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d, c->s)
+	cuda_launch(c, k_greedy<A, L>, dim3((d->N + 7) / 8, 1, d->P), 256, 0, cuda_at<float>(c, &c->s.pout), c->s.pout.stride,     \
+	            cuda_tensor<int32_t>(c, T_ACTION), cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d, c->s)
 	CUDA_TRY(HEAD_DISPATCH(head_actions(d), d->NA, GREEDY));
 	return 0;
 }

@@ -1,0 +1,231 @@
+/* The network over many rows in one launch (section 1), BF16: what is computed in which order, how many rows a block takes, the
+ * launches. The kernel is in mlp_tile.cuh. */
+#include <stdlib.h>
+#include <string.h>
+#include "gpu/cuda/mlp_tile.cuh"
+
+namespace {
+
+int units_of(int n) { return cuda_tiles(n, UNIT); }
+
+/* The columns of one layer, in units, behind those that the last chunk holds already. a, c, g: where its input and results
+ * begin. 0: too many. */
+int add_layer(struct mlp_args *x, const struct dqn_dims *d, int layer, int to, int a, int c, int g)
+{
+	const struct dqn_layer *l = &d->layer[layer];
+
+	for (int i = 0; i < units_of(l->out); i++) {
+		struct mlp_chunk *q = x->chunks ? &x->chunk[x->chunks - 1] : NULL;
+
+		if (!q || q->to != to || q->k != l->in || q->units == UNITS) {
+			if (x->chunks == CHUNKS)
+				return 0;
+			q = &x->chunk[x->chunks++];
+			q->k = l->in, q->to = to, q->units = 0;
+		}
+		const int at = i * UNIT, n = l->out - at, padded = cuda_pad16(l->out) - at;
+		q->unit[q->units++] = {(int)(l->w + (int64_t)at * l->in), (int)(l->b + at), n < UNIT ? n : UNIT, a, c + at, g + at,
+		                       padded < UNIT ? padded : UNIT};
+	}
+	return 1;
+}
+
+/* Fills what depends on the network alone. greedy: its last layer is not in chunks. 0: the network does not fit. */
+int describe(struct cuda_exec *c, int greedy, struct mlp_args *x)
+{
+	const struct dqn_dims *d = &c->dims;
+	const struct cuda_scratch *s = &c->s;
+	const int trunk = max(max(units_of(d->SD), units_of(d->H1)), units_of(d->H2));
+	const int value = max(units_of(d->VH), greedy && d->NA > 32 ? 2 : 1); /* V of a row comes in the place of its hidden columns */
+	const int heads = units_of(d->VH) + d->D * units_of(d->AH), gap = value - units_of(d->VH);
+	/* the last chunk of the heads takes h2's place, those before it may not touch it */
+	const int columns = (gap + max(heads, trunk + (cuda_tiles(heads, UNITS) - 1) * UNITS)) * UNIT;
+
+	*x = {};
+	if (d->precision != FH_PRECISION_BF16 || trunk > UNITS || d->params > INT32_MAX)
+		return 0;
+	x->sd = d->SD;
+	x->trunk = columns - trunk * UNIT;
+	x->ld = columns + 8;
+	x->branches = d->D, x->atoms = d->NA;
+	if (!add_layer(x, d, DQN_S1, TO_H1, x->trunk, x->trunk, 0) || !add_layer(x, d, DQN_S2, TO_H2, x->trunk, x->trunk, 0))
+		return 0;
+	for (int h = 0, c_col = 0, g = 0; h <= d->D; h++) {
+		const int n = h ? d->AH : d->VH;
+
+		if (!add_layer(x, d, DQN_V1 + 2 * h, TO_HEAD, x->trunk, c_col, g))
+			return 0;
+		c_col += (h ? units_of(n) : value) * UNIT, g += cuda_pad16(n);
+	}
+	for (int h = 0, a = 0; h <= d->D; h++) {
+		const struct dqn_layer *l = &d->layer[DQN_V1 + 2 * h + 1];
+
+		x->head[h] = {l->in, (int)l->w, (int)l->b, a, h ? d->A[h - 1] : 1};
+		if (greedy && x->head[h].actions > PICKS)
+			return 0;
+		if (!greedy && !add_layer(x, d, DQN_V1 + 2 * h + 1, TO_OUT, a, 0, s->seg[h]))
+			return 0;
+		a += (h ? units_of(l->in) : value) * UNIT;
+	}
+	x->weight[0] = cuda_tensor<bf16>(c, T_PARAM_LP), x->weight[1] = cuda_tensor<bf16>(c, T_TARGET_LP);
+	x->bias[0] = cuda_tensor<float>(c, T_PARAM), x->bias[1] = cuda_tensor<float>(c, T_TARGET);
+	x->params = (size_t)d->params;
+	x->ldx = s->ldx;
+	x->clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
+	x->trials = d->P;
+	return 1;
+}
+
+/* Eights of atoms that the kernel keeps apart by action, 0: too many. */
+int eights_of(int atoms) { return atoms <= 32 ? 4 : atoms <= 56 ? 7 : 0; }
+
+size_t shared_bytes(const struct mlp_args *x, int mi, int eights)
+{
+	const int size = eights == 7 ? (int)stage<7>::SIZE : eights == 4 ? (int)stage<4>::SIZE : (int)stage<0>::SIZE;
+
+	return ((size_t)mi * 32 * x->ld + STAGES * size) * sizeof(bf16);
+}
+
+/* FH_GPU_WIDE as a number, -1: not set. */
+int wide_asked(void)
+{
+	const char *wide = getenv("FH_GPU_WIDE");
+
+	return wide && *wide ? atoi(wide) : -1;
+}
+
+/* Rows of a block in 32s, 0: none fits. A block takes about as long as its products (7 a 32 rows, 4 between layers), but not
+ * less than its weights take from L2 when every multiprocessor wants them (24). Bits do not depend on it. */
+int rows_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
+{
+	const int asked = wide_asked();
+	int best = 0, shared = 0, device = c->x.backend->device;
+	long least = 0;
+
+	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+		return 0;
+	for (int mi = 2; mi <= 4; mi++) {
+		long tiles = 0;
+
+		for (int i = 0; i < x->passes; i++)
+			tiles += cuda_tiles(x->pass[i].rows, mi * 32);
+		const long waves = (tiles * x->trials + c->multiprocessors - 1) / c->multiprocessors, cost = waves * max(24, 7 * mi + 4);
+		if (shared_bytes(x, mi, eights) > (size_t)shared)
+			continue;
+		if (mi == asked)
+			return mi;
+		if (!best || cost < least)
+			best = mi, least = cost;
+	}
+	return best;
+}
+
+template <int MI, int J> cudaError_t launch(struct cuda_exec *c, const struct mlp_args *x, size_t bytes)
+{
+	const int tiles = x->tiles * x->trials;
+	const dim3 grid(tiles < c->multiprocessors ? tiles : c->multiprocessors);
+	const cudaError_t e = cudaFuncSetAttribute(k_mlp<MI, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+
+	if (e != cudaSuccess)
+		return e;
+	/* For actions it is the first launch of a step: what was in front may have written the weights. */
+	return J ? cuda_launch_plain(c->stream, k_mlp<MI, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<MI, J>, grid, THREADS, bytes, *x);
+}
+
+template <int J> cudaError_t launch_rows(struct cuda_exec *c, int mi, const struct mlp_args *x, size_t bytes)
+{
+	return mi == 2 ? launch<2, J>(c, x, bytes) : mi == 3 ? launch<3, J>(c, x, bytes) : launch<4, J>(c, x, bytes);
+}
+
+int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what, struct fh_status *st)
+{
+	const int eights = greedy ? eights_of(x->atoms) : 0, mi = rows_of(c, x, eights);
+	cudaError_t e;
+
+	if (!mi)
+		return fh_fail(st, FH_INTERNAL, "%s: no tile fits", what); /* mlp_takes() said otherwise */
+	x->tiles = 0;
+	for (int i = 0; i < x->passes; i++) {
+		x->first_tile = x->tiles;
+		x->tiles += cuda_tiles(x->pass[i].rows, mi * 32);
+	}
+	if (x->passes == 1)
+		x->first_tile = x->tiles;
+	const size_t bytes = shared_bytes(x, mi, eights);
+	e = eights == 7 ? launch_rows<7>(c, mi, x, bytes) : eights == 4 ? launch_rows<4>(c, mi, x, bytes) : launch_rows<0>(c, mi, x, bytes);
+	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
+}
+
+} // namespace
+
+int cuda_wide(int enough)
+{
+	return wide_asked() < 0 ? enough : wide_asked() > 0;
+}
+
+int mlp_takes(struct cuda_exec *c, long rows, int greedy)
+{
+	struct mlp_args x;
+
+	/* Below 32 rows a multiprocessor most of them would be idle, or each would read all weights for a few rows. */
+	if (c->sync || !cuda_wide(rows >= 32L * c->multiprocessors))
+		return 0;
+	if ((greedy && !eights_of(c->dims.NA)) || !describe(c, greedy, &x))
+		return 0;
+	x.passes = 1;
+	x.pass[0].rows = (int)(rows / c->dims.P);
+	return rows_of(c, &x, greedy ? eights_of(c->dims.NA) : 0) > 0;
+}
+
+int mlp_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st)
+{
+	const struct cuda_scratch *s = &c->s;
+	const struct cuda_array *hidden[3] = {&s->h1, &s->h2, &s->head};
+	const int ld[3] = {s->ldh1, s->ldh2, s->ldhead};
+	struct mlp_args x;
+
+	if (!describe(c, 0, &x))
+		return fh_fail(st, FH_INTERNAL, "forward: the network does not fit");
+	x.x = cuda_at<bf16>(c, &s->x), x.x_trial = s->x.stride;
+	for (int i = 0; i < 3; i++)
+		x.hidden[i] = cuda_at<bf16>(c, hidden[i]), x.hidden_trial[i] = hidden[i]->stride, x.ldhidden[i] = ld[i];
+	x.out = cuda_at<float>(c, &s->out), x.out_trial = s->out.stride, x.ldo = s->ldo;
+	x.passes = passes;
+	memcpy(x.pass, pass, sizeof *pass * (size_t)passes);
+	return start(c, &x, 0, "launch of the forward pass", st);
+}
+
+int mlp_policy(struct cuda_exec *c, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	struct mlp_args x;
+
+	if (!describe(c, 1, &x))
+		return fh_fail(st, FH_INTERNAL, "policy: the network does not fit");
+	x.obs = cuda_tensor<float>(c, T_OBS), x.x_trial = (size_t)d->N * d->SD * sizeof(float);
+	x.action = cuda_tensor<int32_t>(c, T_ACTION), x.action_trial = (size_t)d->N * d->D * sizeof(int32_t);
+	x.random = 1;
+	x.passes = 1;
+	x.pass[0].rows = d->N;
+	return start(c, &x, 1, "launch of the policy", st);
+}
+
+int mlp_rows_greedy(struct cuda_exec *c, int target, int trial, int rows, const void *states, int32_t *action, struct fh_status *st)
+{
+	struct mlp_args x;
+
+	if (!mlp_takes(c, rows, 1))
+		return 1;
+	if (!describe(c, 1, &x))
+		return fh_fail(st, FH_INTERNAL, "actions: the network does not fit");
+	x.x = (const bf16 *)states;
+	x.action = action;
+	x.trials = 1;
+	for (int i = 0; i < 2; i++)
+		x.weight[i] += trial * x.params, x.bias[i] += trial * x.params;
+	x.clock += trial;
+	x.passes = 1;
+	x.pass[0].rows = rows;
+	x.pass[0].target = target;
+	return start(c, &x, 1, "launch of the actions", st);
+}

@@ -1,0 +1,489 @@
+/* The kernel of mlp.cu, which alone includes this: a block takes a tile of rows from the states to the outputs, or
+ * down to the greedy actions. Activations stay in shared memory, weights come from L2 through one ring of copies that runs
+ * on from layer to layer and from tile to tile.
+ *
+ * A layer is computed in chunks of four units of 64 columns; a unit is a column of two warps (each MI x 16 rows x 64
+ * columns). The units of all heads are one list, so a chunk may hold columns of several heads, each with its own input.
+ * The hidden rows of a tile are one array of `ld` columns: x, h1, h2 lie at its end, one in the place of the other (the
+ * results of a chunk are in registers before they are written), heads from its start on; their last chunk takes h2's place.
+ *
+ * For actions the last layer is different: a warp takes 16 rows and all columns of a branch, every action's atoms from a
+ * multiple of 8 on, so that V, all advantages and the softmax of a row lie in the four lanes that share it. */
+#ifndef FH_GPU_CUDA_MLP_TILE_CUH
+#define FH_GPU_CUDA_MLP_TILE_CUH
+
+#include <cuda_bf16.h>
+#include "gpu/cuda/head.cuh"
+#include "gpu/cuda/mlp.cuh"
+
+namespace {
+
+typedef __nv_bfloat16 bf16;
+
+enum { BK = 32, LDB = BK + 8, UNIT = 64, UNITS = 4, CHUNKS = 16, STAGES = 3, THREADS = 256, PICKS = 5 };
+enum { TO_H1, TO_H2, TO_HEAD, TO_OUT };
+
+struct mlp_unit {
+	int w, bias, n;  /* first row of its weights and bias in the flat parameters; columns, at most UNIT */
+	int a, c;        /* column of its input among the hidden ones, and (hidden layers) of its results */
+	int g, g_n;      /* where its results go in a row in memory, and how many: zeros behind n */
+};
+struct mlp_chunk { int k, units, to; struct mlp_unit unit[UNITS]; };
+struct mlp_head { int k, w, bias, a, actions; }; /* V, then the branches: for actions */
+
+struct mlp_args {
+	const bf16 *x;           /* low [.., ldx], or: */
+	const float *obs;        /* F32 [.., SD] */
+	size_t x_trial;          /* bytes, as all of these */
+	int ldx, sd;
+	const bf16 *weight[2];   /* online, target: flat, of the first trial */
+	const float *bias[2];
+	size_t params;           /* elements from trial to trial */
+	bf16 *hidden[3];         /* h1, h2, head */
+	size_t hidden_trial[3], out_trial, action_trial;
+	int ldhidden[3], ldo;
+	float *out;
+	int32_t *action;
+	const struct dqn_clock *clock;
+	int random;              /* 1: trials that act at random are left out */
+	int trunk, ld;           /* first column of x, h1, h2; row length in shared memory */
+	int tiles, trials, passes, first_tile; /* of a trial; first_tile: of the second pass */
+	struct mlp_pass pass[2];
+	int branches, atoms, chunks;
+	struct mlp_head head[1 + FH_BRANCH_MAX];
+	struct mlp_chunk chunk[CHUNKS];
+};
+static_assert(sizeof(struct mlp_args) <= 4096, "kernel arguments");
+
+/* Rows of a stage of the ring: four units, or the padded atoms of PICKS actions (in pairs of 8). */
+template <int J> struct stage { enum { ROWS = J ? (PICKS * J + 1) / 2 * 16 : 0, MOST = ROWS > UNITS * UNIT ? ROWS : UNITS * UNIT, SIZE = MOST * LDB }; };
+
+__device__ __forceinline__ int at_random(const struct dqn_clock *c) /* epsilon is 1, whatever rounding does */
+{
+	return c->eps_start >= 1.0 && (c->eps_end >= 1.0 || (c->vector_step == 0 && c->eps_steps > 0));
+}
+
+/* The first tile from `id` on that has work. */
+__device__ __forceinline__ int busy_tile(const struct mlp_args &x, int id)
+{
+	while (x.random && id < x.tiles * x.trials && at_random(&x.clock[id / x.tiles]))
+		id += gridDim.x;
+	return id;
+}
+
+__device__ __forceinline__ int left_of(int k, int col) { return k - col <= 0 ? 0 : k - col < 8 ? k - col : 8; }
+
+/* 8 elements of a row that does not begin at a multiple of 16 bytes: the first `count` from g, zeros behind. */
+__device__ __noinline__ void bring_odd(bf16 *to, const bf16 *g, int count)
+{
+#pragma unroll 1
+	for (int e = 0; e < 8; e++)
+		to[e] = e < count ? g[e] : (bf16)0.f;
+}
+
+/* Where the copies of weights stand: they run ahead of the products. */
+struct feed { int tile, section, step; const bf16 *w; };
+
+__device__ __forceinline__ void feed_tile(struct feed &f, const struct mlp_args &x, int id)
+{
+	f.tile = id;
+	f.section = f.step = 0;
+	if (id < x.tiles * x.trials)
+		f.w = x.weight[x.pass[id % x.tiles >= x.first_tile].target] + id / x.tiles * x.params;
+}
+
+/* Asks for the next stage; always a group, so that waits count alike. A thread brings 8 columns of every 64th row. */
+template <int J> __device__ __forceinline__ void feed_next(struct feed &f, const struct mlp_args &x, bf16 *to)
+{
+	if (f.tile < x.tiles * x.trials) {
+		const bool chunk = J == 0 || f.section < x.chunks;
+		const struct mlp_chunk &q = x.chunk[chunk ? f.section : 0];
+		const struct mlp_head &head = x.head[chunk ? 0 : f.section - x.chunks];
+		const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 8, at = f.step * BK + col;
+		const int k = chunk ? q.k : head.k, left = left_of(k, at);
+		const ptx_shared s = ptx_shared_at(to) + (row * LDB + col) * (int)sizeof(bf16);
+
+		if (chunk) {
+			const bf16 *w = f.w + row * k + at;
+#pragma unroll
+			for (int u = 0; u < UNITS; u++) {
+				const int count = row < q.unit[u].n ? left : 0; /* 0 columns where the chunk has no such unit */
+
+				if (k % 8 == 0)
+					ptx_copy16(s + u * UNIT * LDB * (int)sizeof(bf16), w + q.unit[u].w, 2 * count);
+				else
+					bring_odd(to + (u * UNIT + row) * LDB + col, w + q.unit[u].w, count);
+			}
+		} else {
+			enum { PER = J ? 8 * J : 8 };
+			const bf16 *w = f.w + head.w + at;
+#pragma unroll
+			for (int r = 0; r < stage<J>::ROWS; r += THREADS / 4) {
+				const int a = (r + row) / PER, i = (r + row) % PER, count = a < head.actions && i < x.atoms ? left : 0;
+
+				if (r + row >= stage<J>::ROWS)
+					continue;
+				if (k % 8 == 0)
+					ptx_copy16(s + r * LDB * (int)sizeof(bf16), w + (a * x.atoms + i) * k, 2 * count);
+				else
+					bring_odd(to + (r + row) * LDB + col, w + (a * x.atoms + i) * k, count);
+			}
+		}
+		if (++f.step * BK >= k) {
+			f.step = 0;
+			if (++f.section == x.chunks + (J ? 1 + x.branches : 0))
+				feed_tile(f, x, busy_tile(x, f.tile + gridDim.x));
+		}
+	}
+	ptx_copy_commit();
+}
+
+/* States of a tile into its trunk columns, zeros to a multiple of BK and below the last row. */
+__device__ __forceinline__ void load_states(const struct mlp_args &x, bf16 *act, int rows, int z, int first, int valid)
+{
+	const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 8;
+
+#pragma unroll 1
+	for (int at = col; at < x.sd + col; at += BK)
+#pragma unroll 1
+		for (int r = row; r < rows; r += THREADS / 4) {
+			bf16 *to = act + (size_t)r * x.ld + x.trunk + at;
+			const int left = r < valid ? left_of(x.sd, at) : 0;
+
+			if (x.x) {
+				const bf16 *s = (const bf16 *)((const char *)x.x + z * x.x_trial);
+
+				ptx_copy16(ptx_shared_at(to), s + (size_t)(first + r) * x.ldx + at, 2 * left);
+				continue;
+			}
+			const float *s = (const float *)((const char *)x.obs + z * x.x_trial) + (size_t)(first + r) * x.sd + at;
+			__align__(16) __nv_bfloat162 v[4];
+#pragma unroll
+			for (int e = 0; e < 4; e++) {
+				float2 y = {0.f, 0.f};
+
+				if (x.sd % 2 == 0 && 2 * e + 1 < left)
+					y = *(const float2 *)(s + 2 * e);
+				else
+					y.x = 2 * e < left ? s[2 * e] : 0.f, y.y = 2 * e + 1 < left ? s[2 * e + 1] : 0.f;
+				v[e] = __floats2bfloat162_rn(y.x, y.y);
+			}
+			*(uint4 *)to = *(const uint4 *)v;
+		}
+}
+
+/* A warp's share of a step: MI x 16 rows by 64 columns; a: its rows, b: its columns' weights. The order of gemm.cu: by 16
+ * of k, upwards. */
+template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][8][4], const bf16 *a, int ld, const bf16 *b)
+{
+	const int lane = threadIdx.x & 31;
+
+	a += (size_t)(lane & 15) * ld + (lane >> 4) * 8;
+	b += ((lane & 7) + (lane >> 4) * 8) * LDB + ((lane >> 3) & 1) * 8;
+#pragma unroll
+	for (int k = 0; k < BK; k += 16) {
+		unsigned fa[MI][4], fb[4][4];
+#pragma unroll
+		for (int i = 0; i < MI; i++)
+			ptx_ldmatrix4(fa[i], a + i * 16 * ld + k);
+#pragma unroll
+		for (int j = 0; j < 4; j++)
+			ptx_ldmatrix4(fb[j], b + j * 16 * LDB + k);
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+#pragma unroll
+			for (int i = 0; i < MI; i++)
+				ptx_mma_bf16(acc[i][j], fa[i], fb[j / 2][(j & 1) * 2], fb[j / 2][(j & 1) * 2 + 1]);
+	}
+}
+
+/* Biases of a lane's columns of a unit. */
+__device__ __forceinline__ void load_bias(float (&b)[8][2], const float *bias, int n)
+{
+	const int t = (threadIdx.x & 3) * 2;
+#pragma unroll
+	for (int j = 0; j < 8; j++) {
+		b[j][0] = j * 8 + t < n ? bias[j * 8 + t] : 0.f;
+		b[j][1] = j * 8 + t + 1 < n ? bias[j * 8 + t + 1] : 0.f;
+	}
+}
+
+/* A hidden layer's columns from the fragments to shared memory, after relu. */
+template <int MI> __device__ __forceinline__ void keep_hidden(const float (&acc)[MI][8][4], const float (&b)[8][2], bf16 *to, int ld)
+{
+	const int lane = threadIdx.x & 31;
+
+	to += (size_t)(lane / 4) * ld + (lane & 3) * 2;
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+#pragma unroll
+		for (int half = 0; half < 2; half++)
+#pragma unroll
+			for (int j = 0; j < 8; j++)
+				*(__nv_bfloat162 *)(to + (i * 16 + half * 8) * ld + j * 8) = __floats2bfloat162_rn(
+					ptx_max_nan(acc[i][j][half * 2] + b[j][0], 0.f), ptx_max_nan(acc[i][j][half * 2 + 1] + b[j][1], 0.f));
+}
+
+/* Outputs of a unit to memory. to: its first column in the warp's first row; rows: of the warp that are valid. */
+template <int MI> __device__ __forceinline__ void write_out(const float (&acc)[MI][8][4], const float (&b)[8][2], float *to, int ldo, int rows, int n)
+{
+	const int lane = threadIdx.x & 31, row = lane / 4, col = (lane & 3) * 2;
+#pragma unroll
+	for (int i = 0; i < 2 * MI; i++) {
+		if (row + i * 8 >= rows)
+			break;
+		float *p = to + (size_t)(row + i * 8) * ldo + col;
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			if (j * 8 + col < n)
+				*(float2 *)(p + j * 8) = make_float2(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b[j][0], -INFINITY),
+				                                     ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b[j][1], -INFINITY));
+	}
+}
+
+/* A chunk's hidden columns of `rows` rows from shared memory to memory, 16 bytes at a time. */
+__device__ __forceinline__ void keep_rows(const struct mlp_args &x, const struct mlp_chunk &q, const bf16 *act, int z, int first, int rows)
+{
+	const int ldh = x.ldhidden[q.to], col = threadIdx.x % 8 * 8;
+	bf16 *h = (bf16 *)((char *)x.hidden[q.to] + z * x.hidden_trial[q.to]) + (size_t)first * ldh + col;
+
+	act += col;
+#pragma unroll 1
+	for (int u = 0; u < q.units; u++) {
+		if (col >= q.unit[u].g_n)
+			continue;
+#pragma unroll 4
+		for (int r = threadIdx.x / 8; r < rows; r += THREADS / 8)
+			*(uint4 *)(h + (size_t)r * ldh + q.unit[u].g) = *(const uint4 *)(act + (size_t)r * x.ld + q.unit[u].c);
+	}
+}
+
+/* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head, `eights` of them in use. */
+template <int PAIRS> __device__ __forceinline__ void multiply_all(float (&acc)[2 * PAIRS][4], const bf16 *a, const bf16 *b, int eights)
+{
+#pragma unroll
+	for (int k = 0; k < BK; k += 16) {
+		unsigned fa[4], fb[4];
+
+		ptx_ldmatrix4(fa, a + k);
+#pragma unroll
+		for (int j = 0; j < PAIRS; j++)
+			if (2 * j < eights) {
+				ptx_ldmatrix4(fb, b + j * 16 * LDB + k);
+				ptx_mma_bf16(acc[2 * j], fa, fb[0], fb[1]);
+				ptx_mma_bf16(acc[2 * j + 1], fa, fb[2], fb[3]);
+			}
+	}
+}
+
+template <int J> __device__ __forceinline__ void add_bias(float (*acc)[4], const float *bias, int actions, int atoms)
+{
+	const int t = (threadIdx.x & 3) * 2;
+#pragma unroll
+	for (int a = 0; a < PICKS; a++) {
+		if (a >= actions)
+			break;
+#pragma unroll
+		for (int j = 0; j < J; j++)
+#pragma unroll
+			for (int c = 0; c < 2; c++) {
+				const float b = j * 8 + t + c < atoms ? bias[a * atoms + j * 8 + t + c] : 0.f;
+
+				acc[a * J + j][c] += b;
+				acc[a * J + j][2 + c] += b;
+			}
+	}
+}
+
+/* Greedy action of a branch for the row whose numbers the four lanes of a quad hold in v and adv [2 half, 2 half + 1]: of
+ * eight atoms 8 j .. this lane has 2 t and 2 t + 1; v points at the first of them. The sums are added up as head_greedy() does, where lane l of a warp has
+ * atoms l and l + 32 and halves meet at distance 16, 8, 4, 2, 1: those are j + 4, then j + 2, j + 1, lane t + 2, t + 1,
+ * the two atoms of a lane. */
+template <int J>
+__device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int half, int actions, int atoms, struct head_support s)
+{
+	const int t = (threadIdx.x & 3) * 2;
+	const float share = 1.f / actions;
+	float base[J][2], best_q = 0.f;
+	int best = 0;
+
+#pragma unroll
+	for (int j = 0; j < J; j++)
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			float sum = 0.f;
+#pragma unroll
+			for (int a = 0; a < PICKS; a++)
+				if (a < actions)
+					sum += adv[a * J + j][half * 2 + c];
+			base[j][c] = fmaf(-sum, share, v[j * 8 + c]);
+		}
+#pragma unroll
+	for (int a = 0; a < PICKS; a++) {
+		if (a >= actions)
+			break;
+		float top = -INFINITY, sum[2][4] = {}, z[2][4] = {};
+#pragma unroll
+		for (int j = 0; j < J; j++)
+#pragma unroll
+			for (int c = 0; c < 2; c++)
+				top = j * 8 + t + c < atoms ? fmaxf(top, base[j][c] + adv[a * J + j][half * 2 + c]) : top;
+		const float shift = head_shift(head_maximum<4>(top));
+#pragma unroll
+		for (int j = 0; j < J; j++)
+#pragma unroll
+			for (int c = 0; c < 2; c++) {
+				const int i = j * 8 + t + c;
+				const float e = i < atoms ? head_exp(base[j][c] + adv[a * J + j][half * 2 + c], shift) : 0.f;
+
+				sum[c][j & 3] += e;
+				z[c][j & 3] = fmaf(e, head_value(s, i), z[c][j & 3]);
+			}
+		float both[2][2]; /* by atom of the lane: sum, sum of z */
+#pragma unroll
+		for (int c = 0; c < 2; c++) {
+			both[c][0] = (sum[c][0] + sum[c][2]) + (sum[c][1] + sum[c][3]);
+			both[c][1] = (z[c][0] + z[c][2]) + (z[c][1] + z[c][3]);
+		}
+#pragma unroll
+		for (int o = 2; o; o >>= 1)
+#pragma unroll
+			for (int c = 0; c < 2; c++)
+#pragma unroll
+				for (int k = 0; k < 2; k++)
+					both[c][k] += __shfl_xor_sync(0xffffffffu, both[c][k], o);
+		const float q = (both[0][1] + both[1][1]) / (both[0][0] + both[1][0]);
+		if (a == 0 || q > best_q)
+			best = a, best_q = q;
+	}
+	return best;
+}
+
+template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(const __grid_constant__ struct mlp_args x)
+{
+	enum { ROWS = MI * 32, SIZE = stage<J>::SIZE };
+	PTX_SHARED(char, shared);
+	bf16 *ring = (bf16 *)shared, *act = ring + STAGES * SIZE;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, wm = warp / UNITS * MI * 16, wn = warp % UNITS;
+	struct feed f = {};
+	int slot = 0;
+
+	if (J) { /* a launch of its own kind: the weights may have been written just before */
+		cuda_wait_before();
+		cuda_let_next();
+	}
+	int id = busy_tile(x, blockIdx.x);
+	const int start = id;
+	feed_tile(f, x, id);
+#pragma unroll 1
+	for (int i = 0; i < STAGES - 1; i++)
+		feed_next<J>(f, x, ring + i * SIZE);
+	if (!J) {
+		cuda_wait_before();
+		cuda_let_next();
+	}
+	/* A step: the stage is there for all, and the place of the one before is free. Of the two warps on a scheduler one asks
+	 * for more weights before its products, the other behind: so one of them always multiplies. */
+	const bool ahead = warp < UNITS;
+	auto begin_step = [&]() {
+		ptx_copy_wait<STAGES - 2>();
+		__syncthreads();
+		if (ahead)
+			feed_next<J>(f, x, ring + (slot ? slot - 1 : STAGES - 1) * SIZE);
+		return ring + slot * SIZE;
+	};
+	auto end_step = [&]() {
+		if (!ahead)
+			feed_next<J>(f, x, ring + (slot ? slot - 1 : STAGES - 1) * SIZE);
+		slot = slot + 1 == STAGES ? 0 : slot + 1;
+	};
+#pragma unroll 1
+	for (; id < x.tiles * x.trials; id = busy_tile(x, id + gridDim.x)) {
+		const int z = id / x.tiles, at = id % x.tiles;
+		const struct mlp_pass &p = x.pass[at >= x.first_tile];
+		const int first = (at - (at >= x.first_tile ? x.first_tile : 0)) * ROWS, valid = min(ROWS, p.rows - first);
+		const float *bias = x.bias[p.target] + z * x.params;
+
+		if (id != start)
+			__syncthreads(); /* the hidden columns are free */
+		load_states(x, act, ROWS, z, p.x_row + first, valid);
+		ptx_copy_commit();
+		ptx_copy_wait<0>();
+#pragma unroll 1
+		for (int section = 0; section < x.chunks; section++) {
+			const struct mlp_chunk &q = x.chunk[section];
+			const struct mlp_unit &u = q.unit[wn];
+			const bool mine = wn < q.units;
+			float acc[MI][8][4] = {}, b[8][2];
+
+#pragma unroll 1
+			for (int k = 0; k < q.k; k += BK) {
+				const bf16 *from = begin_step();
+
+				if (!J && k == 0 && section && x.chunk[section - 1].to != TO_OUT && p.keep > first)
+					keep_rows(x, x.chunk[section - 1], act, z, p.row + first, min(valid, p.keep - first));
+				if (mine)
+					multiply<MI>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * UNIT * LDB);
+				end_step();
+			}
+			if (mine)
+				load_bias(b, bias + u.bias, u.n);
+			if (q.to != TO_OUT) {
+				__syncthreads(); /* nobody reads any more what is written now */
+				if (mine)
+					keep_hidden<MI>(acc, b, act + (size_t)wm * x.ld + u.c, x.ld);
+			} else if (mine) {
+				float *out = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first + wm) * x.ldo + u.g;
+
+				write_out<MI>(acc, b, out, x.ldo, valid - wm, u.g_n);
+			}
+		}
+		if constexpr (J > 0) {
+			enum { PAIRS = (PICKS * J + 1) / 2 };
+			const struct head_support s = head_support_of(&x.clock[z], x.atoms);
+			const bool mine = warp < 2 * MI;
+			/* V of this lane's rows and atoms, where the value head's hidden columns were */
+			float *v = (float *)(act + (warp * 16 + lane / 4) * x.ld + x.head[0].a) + (lane & 3) * 2;
+
+#pragma unroll 1
+			for (int h = 0; h <= x.branches; h++) {
+				const struct mlp_head &q = x.head[h];
+				float acc[2 * PAIRS][4] = {};
+				const bf16 *a = act + (warp * 16 + (lane & 15)) * x.ld + q.a + (lane >> 4) * 8;
+
+#pragma unroll 1
+				for (int k = 0; k < q.k; k += BK) {
+					const bf16 *b = begin_step() + ((lane & 7) + (lane >> 4) * 8) * LDB + ((lane >> 3) & 1) * 8;
+
+					if (mine)
+						multiply_all<PAIRS>(acc, a + k, b, q.actions * J);
+					end_step();
+				}
+				if (!mine)
+					continue;
+				add_bias<J>(acc, bias + q.bias, q.actions, x.atoms);
+				if (h == 0) {
+					__syncwarp();
+#pragma unroll
+					for (int j = 0; j < J; j++) {
+						*(float2 *)(v + j * 8) = make_float2(acc[j][0], acc[j][1]);
+						*(float2 *)(v + j * 8 + 4 * x.ld) = make_float2(acc[j][2], acc[j][3]); /* 8 rows down */
+					}
+					continue;
+				}
+#pragma unroll
+				for (int half = 0; half < 2; half++) {
+					const int row = warp * 16 + half * 8 + lane / 4;
+					const int best = pick<J>(v + half * 4 * x.ld, acc, half, q.actions, x.atoms, s);
+
+					if ((lane & 3) == 0 && row < valid)
+						((int32_t *)((char *)x.action + z * x.action_trial))[(size_t)(p.row + first + row) * x.branches + h - 1] = best;
+				}
+			}
+		}
+	}
+}
+
+} // namespace
+
+#endif

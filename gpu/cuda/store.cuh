@@ -1,0 +1,219 @@
+/* From the environments into the replay ring (section 4): the state of this step into the pending ring, finished transitions
+ * into the replay, the next observation. Rows are market features, then portfolio features.
+ *
+ * Part of collect.cu, which alone includes this. Invariant: an environment's rows are written by one warp, or by PARTS threads
+ * of which each keeps to its part of every row. */
+#ifndef FH_GPU_CUDA_STORE_CUH
+#define FH_GPU_CUDA_STORE_CUH
+
+#include <cuda_bf16.h>
+#include "gpu/cuda/exec.h"
+#include "gpu/env.h"
+
+namespace {
+
+enum { WARPS = 8, PART = 8, PARTS = FH_STATE_DIM / PART };
+
+struct collect_args {
+	const float *out;         /* [N, ldo] of the policy's forward */
+	size_t out_trial;
+	int ldo, seg[1 + FH_BRANCH_MAX];
+	int explores, stores;     /* k_env draws the actions first, and stores transitions afterwards */
+	int32_t *action;
+	struct dqn_clock *clock;
+	const struct env_config *config;
+	const struct cuda_tape_view *tape;
+	/* environments */
+	double *cash, *equity, *peak, *q, *entry, *sigma, *ret;
+	int32_t *t, *entry_bar, *steps;
+	float *obs;
+	/* pending steps */
+	void *pend_s; /* low */
+	uint8_t *pend_a;
+	float *pend_r;
+	int32_t *pend_count, *pend_head;
+	/* replay */
+	void *rp_s, *rp_s2; /* low */
+	uint8_t *rp_a;
+	float *rp_r, *rp_g;
+	/* from ENV to the storing of this step */
+	int32_t *count, *first, *next_t, *done;
+	float *next;
+	double *estat;
+	size_t count_trial, next_trial, estat_trial;
+	struct dqn_dims d;
+};
+
+template <typename X> __device__ __forceinline__ X *at(X *p, size_t trial) { return (X *)((char *)p + blockIdx.z * trial); }
+
+/* Actions, return and discount of a transition: pending steps from `slot` on, `steps` of them, into entry `to`. */
+__device__ __forceinline__ void store_numbers(const struct collect_args &x, size_t i, size_t to, int slot, int steps, int done)
+{
+	const struct dqn_dims &d = x.d;
+	const double gamma = x.clock[blockIdx.z].gamma;
+	double R = 0.0, g = 1.0;
+
+	for (int b = 0; b < d.D; b++)
+		x.rp_a[to * d.D + b] = x.pend_a[(i * d.n + slot) * d.D + b];
+	for (int k = 0; k < steps; k++) {
+		R += g * (double)x.pend_r[i * d.n + (slot + k) % d.n];
+		g *= gamma;
+	}
+	x.rp_r[to] = (float)R;
+	x.rp_g[to] = done == 2 ? 0.f : (float)g;
+}
+
+/* By one warp: the current state of environment e into the pending ring, its `ready` finished transitions into the
+ * replay from place `first` on, the next observation. Rows are market features [40] then portfolio features [8]. */
+template <typename T>
+__device__ void store_environment(const struct collect_args &x, int e, int first, int lane)
+{
+	const struct dqn_dims &d = x.d;
+	const int z = blockIdx.z, M = d.SD - FH_PORTFOLIO_FEATURES;
+	const size_t i = (size_t)z * d.N + e;
+	const struct dqn_clock *c = &x.clock[z];
+	const struct cuda_tape_view view = *x.tape;
+	const int32_t ready = at(x.count, x.count_trial)[e], done = at(x.done, x.count_trial)[e];
+	const float *next = at(x.next, x.next_trial) + e * FH_PORTFOLIO_FEATURES, *tape = view.feature + (size_t)at(x.next_t, x.count_trial)[e] * M;
+	float *obs = x.obs + i * d.SD;
+	const int head = x.pend_head[i], newest = head == 0 ? d.n - 1 : head - 1; /* the slot of this step */
+	T *pend = (T *)x.pend_s + i * d.n * d.SD;
+
+	for (int k = lane; k < d.SD; k += 32)
+		pend[newest * d.SD + k] = (T)obs[k];
+	__syncwarp();
+	const int held = x.pend_count[i] + ready; /* pending steps, this one included */
+	for (int j = 0; j < ready; j++) {
+		const int64_t leaf = (c->stored + first + j) & (d.C - 1);
+		const int slot = (head - held + j + 2 * d.n) % d.n, steps = held - j; /* rewards in R */
+		T *s = (T *)x.rp_s + ((size_t)z * d.C + leaf) * d.SD, *s2 = (T *)x.rp_s2 + ((size_t)z * d.C + leaf) * d.SD;
+
+		for (int k = lane; k < d.SD; k += 32) {
+			s[k] = pend[slot * d.SD + k];
+			s2[k] = (T)(k < M ? tape[k] : next[k - M]);
+		}
+		if (lane == 0)
+			store_numbers(x, i, (size_t)z * d.C + leaf, slot, steps, done);
+	}
+	if (!done) {
+		for (int k = lane; k < d.SD; k += 32)
+			obs[k] = k < M ? tape[k] : next[k - M];
+	} else { /* a fresh start: flat, at the bar that was drawn */
+		const int32_t t = x.t[i];
+		const struct env_config cfg = x.config[z];
+		struct env_state s;
+		float fresh[FH_PORTFOLIO_FEATURES];
+
+		env_start(&s, &cfg, t);
+		env_features(&s, &cfg, view.close[t], 1.0, ENV_STEPS_OWN, fresh);
+		for (int k = lane; k < M; k += 32)
+			obs[k] = view.feature[(size_t)t * M + k];
+		if (lane < FH_PORTFOLIO_FEATURES)
+			obs[M + lane] = fresh[lane];
+	}
+}
+
+/* PART elements of a row, in as few accesses as there can be. */
+struct part { float v[PART]; };
+__device__ __forceinline__ struct part load_part(const float *p)
+{
+	struct part r;
+#pragma unroll
+	for (int k = 0; k < PART; k += 4) {
+		const float4 f = *(const float4 *)(p + k);
+
+		r.v[k] = f.x, r.v[k + 1] = f.y, r.v[k + 2] = f.z, r.v[k + 3] = f.w;
+	}
+	return r;
+}
+__device__ __forceinline__ void store_part_of(float *p, const struct part &r)
+{
+#pragma unroll
+	for (int k = 0; k < PART; k += 4)
+		*(float4 *)(p + k) = make_float4(r.v[k], r.v[k + 1], r.v[k + 2], r.v[k + 3]);
+}
+__device__ __forceinline__ void store_part_of(__nv_bfloat16 *p, const struct part &r)
+{
+	__align__(16) __nv_bfloat162 pair[PART / 2];
+#pragma unroll
+	for (int k = 0; k < PART / 2; k++)
+		pair[k] = __floats2bfloat162_rn(r.v[2 * k], r.v[2 * k + 1]);
+	*(uint4 *)p = *(const uint4 *)pair;
+}
+template <typename T> __device__ __forceinline__ void copy_part(T *to, const T *from)
+{
+#pragma unroll
+	for (int k = 0; k < PART * (int)sizeof(T) / 16; k++)
+		((uint4 *)to)[k] = ((const uint4 *)from)[k];
+}
+
+/* store_environment() by PARTS threads, part q of every row by one of them: 16 bytes at a time, and neighbours in memory by
+ * neighbouring threads. Rows are FH_STATE_DIM long; the last part is the portfolio's. A part of a pending state is read by
+ * none but the thread that writes it. */
+template <typename T> __device__ __forceinline__ void store_part(const struct collect_args &x, int e, int first, int q)
+{
+	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES };
+	static_assert(M % PART == 0 && FH_PORTFOLIO_FEATURES == PART, "the parts of a row");
+	const struct dqn_dims &d = x.d;
+	const int z = blockIdx.z;
+	const size_t i = (size_t)z * d.N + e;
+	const struct dqn_clock *c = &x.clock[z];
+	const int32_t ready = at(x.count, x.count_trial)[e], done = at(x.done, x.count_trial)[e], t = at(x.next_t, x.count_trial)[e];
+	const int head = x.pend_head[i], newest = head == 0 ? d.n - 1 : head - 1;
+	const float *feature = x.tape->feature, *next = at(x.next, x.next_trial) + e * FH_PORTFOLIO_FEATURES;
+	float *obs = x.obs + i * SD + q * PART;
+	T *pend = (T *)x.pend_s + i * d.n * SD + q * PART;
+	const struct part before = load_part(obs), after = load_part(q * PART < M ? feature + (size_t)t * M + q * PART : next);
+	const int held = x.pend_count[i] + ready;
+
+	store_part_of(pend + newest * SD, before);
+	for (int j = 0; j < ready; j++) {
+		const int64_t leaf = (c->stored + first + j) & (d.C - 1);
+		const int slot = (head - held + j + 2 * d.n) % d.n;
+		T *s = (T *)x.rp_s + ((size_t)z * d.C + leaf) * SD + q * PART;
+
+		if (slot == newest)
+			store_part_of(s, before);
+		else
+			copy_part(s, pend + slot * SD);
+		store_part_of((T *)x.rp_s2 + ((size_t)z * d.C + leaf) * SD + q * PART, after);
+		if (q == 0)
+			store_numbers(x, i, (size_t)z * d.C + leaf, slot, held - j, done);
+	}
+	if (!done) {
+		store_part_of(obs, after);
+	} else if (q * PART < M) {
+		store_part_of(obs, load_part(feature + (size_t)x.t[i] * M + q * PART));
+	} else {
+		const struct env_config cfg = x.config[z];
+		struct env_state s;
+		struct part fresh;
+
+		env_start(&s, &cfg, x.t[i]);
+		env_features(&s, &cfg, x.tape->close[x.t[i]], 1.0, ENV_STEPS_OWN, fresh.v);
+		store_part_of(obs, fresh);
+	}
+}
+
+template <typename T> __global__ void __launch_bounds__(32 * WARPS) k_store(const __grid_constant__ struct collect_args x)
+{
+	const int e = blockIdx.x * WARPS + threadIdx.x / 32;
+
+	if (e < x.d.N)
+		store_environment<T>(x, e, x.d.n == 1 ? e : at(x.first, x.count_trial)[e], threadIdx.x & 31);
+}
+
+/* The same by parts, where n-step transitions had to be placed first. */
+template <typename T> __global__ void __launch_bounds__(32 * WARPS) k_store_parts(const __grid_constant__ struct collect_args x)
+{
+	const int i = blockIdx.x * 32 * WARPS + threadIdx.x, e = i / PARTS;
+
+	cuda_wait_before();
+	cuda_let_next();
+	if (e < x.d.N)
+		store_part<T>(x, e, at(x.first, x.count_trial)[e], i % PARTS);
+}
+
+} // namespace
+
+#endif
