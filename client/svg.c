@@ -289,7 +289,7 @@ static int64_t span_of(int64_t ts, int64_t span)
 	if (span > 0)
 		return s / span - (s % span < 0);
 	timestamp_format(ts, t);
-	return (atoll(t) * 12 + atoi(t + 5) - 1) / -span;
+	return (atoll(t) * 12 + atoi(t + 5) - 1) / (span < 0 ? -span : 1);
 }
 
 /* Bars that begin another span than the bar before: their indices, at most `max`; more than that is max + 1. */

@@ -158,8 +158,8 @@ static size_t put_value(unsigned char *p, const char *tag, float v)
 	n += varint(p + n, 1 + 1 + (len > 127) + len + 1 + 4);
 	p[n++] = 1 << 3 | 2;
 	n += varint(p + n, len);
-	memcpy(p + n, tag, len);
-	n += len;
+	while (*tag)
+		p[n++] = (unsigned char)*tag++;
 	p[n++] = 2 << 3 | 5;
 	little(p + n, bits, 4);
 	return n + 4;
