@@ -1,8 +1,8 @@
-/* The backward pass: four launches down the layers, each product's relu mask in its epilogue, weight and bias gradients
- * beside. Fills all of T_GRAD but the padding, which stays zero, and leaves the sum of squares of every tile for the
+/* The backward pass: three launches down the layers, each product's relu mask in its epilogue, weight and bias gradients
+ * beside; for many rows one launch down the layers and one for the weights (back.cuh). Fills all of T_GRAD but the padding, which stays zero, and leaves the sum of squares of every tile for the
  * norm. */
 #include <cuda_bf16.h>
-#include "gpu/cuda/gemm.cuh"
+#include "gpu/cuda/back.cuh"
 #include "gpu/cuda/norm.cuh"
 
 namespace {
@@ -83,18 +83,36 @@ void add_weight(struct cuda_exec *c, struct gemm_group *g, int layer, const stru
 		q->part += cuda_tiles(d->layer[l].out, c->s.grad_tile) * cuda_tiles(d->layer[l].in, c->s.grad_tile);
 }
 
-/* Weight gradients out of a group into another. */
-void split(struct gemm_group *from, struct gemm_group *weights)
-{
-	int kept = 0;
+/* The pass, as far down as products depend on each other: the gradient through each layer, and the weight gradients that
+ * wait for nothing but what lies above it. The last of those wait for all layers. */
+struct pass { struct gemm_group through[3], along[4]; };
 
-	for (int i = 0; i < from->count; i++) {
-		if (from->g[i].a_t)
-			weights->g[weights->count++] = from->g[i];
-		else
-			from->g[kept++] = from->g[i];
+void describe(struct cuda_exec *c, struct pass *p)
+{
+	const struct dqn_dims *d = &c->dims;
+	const struct cuda_scratch *s = &c->s;
+	const int vh = cuda_pad16(d->VH), ah = cuda_pad16(d->AH);
+
+	for (int h = 0; h <= d->D; h++) {
+		const int col = h ? vh + (h - 1) * ah : 0;
+
+		add_input(c, &p->through[0], DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->dhead, &s->head, s->ldhead, col);
+		add_weight(c, &p->along[0], DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->head, s->ldhead, col);
+		add_weight(c, &p->along[1], DQN_V1 + 2 * h, &s->dhead, s->ldhead, col, &s->h2, s->ldh2, 0);
 	}
-	from->count = kept;
+	/* dh2 = sum over heads of dhead_h W_h: one product whose k runs through the heads */
+	struct gemm *q = add_input(c, &p->through[1], DQN_V1, &s->dhead, s->ldhead, 0, &s->dh2, &s->h2, s->ldh2, 0);
+	for (int b = 0; b < d->D; b++)
+		q->seg[q->segments++] = {weight(c, DQN_V1 + 2 + 2 * b), d->layer[DQN_V1 + 2 + 2 * b].out, vh + b * ah};
+	add_input(c, &p->through[2], DQN_S2, &s->dh2, s->ldh2, 0, &s->dh1, &s->h1, s->ldh1, 0);
+	add_weight(c, &p->along[2], DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
+	add_weight(c, &p->along[3], DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
+}
+
+void append(struct gemm_group *to, const struct gemm_group *g)
+{
+	for (int i = 0; i < g->count; i++)
+		to->g[to->count++] = g->g[i];
 }
 
 /* The gradient from its slices, in order, and the sum of squares of each block's share. Padding lies in no product: it
@@ -127,59 +145,38 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_slices(const float *slice,
 
 } // namespace
 
+/* A small batch: each launch goes one layer down and takes along the weight gradients of the layer above. Many rows: the
+ * gradients through the layers take other tiles, or one launch, and all weight gradients follow in one of their own; those
+ * of a large batch are cut into slices. */
 int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 {
+	static const char *const what[3] = {"launch of backward heads 2", "launch of backward heads 1", "launch of backward trunk 2"};
 	struct cuda_exec *c = cuda_of(x);
-	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
-	const int vh = cuda_pad16(d->VH), ah = cuda_pad16(d->AH);
-	struct gemm_group heads = {}, trunk2 = {}, trunk1 = {}, input = {}, sliced = {};
-	const bool apart = s->slices > 1;
-	int rc;
+	const bool apart = s->slices > 1 || c->dims.P >= 8 || back_takes(c);
+	struct gemm_group all = {};
+	struct pass p = {};
+	int rc = 0;
 
-	/* Each launch goes one layer down and takes along the weight gradients of the layer above, which wait for nothing
-	 * that it computes; those of a large batch, cut into slices, follow in a launch of their own. */
-	for (int h = 0; h <= d->D; h++)
-		add_input(c, &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->dhead, &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
-	for (int h = 0; h <= d->D; h++)
-		add_weight(c, apart ? &sliced : &heads, DQN_V1 + 2 * h + 1, &s->dout, s->ldo, s->seg[h], &s->head, s->ldhead, h ? vh + (h - 1) * ah : 0);
-
-	/* dh2 = sum over heads of dhead_h W_h: one product whose k runs through the heads */
-	struct gemm *q = add_input(c, &trunk2, DQN_V1, &s->dhead, s->ldhead, 0, &s->dh2, &s->h2, s->ldh2, 0);
-	for (int b = 0; b < d->D; b++)
-		q->seg[q->segments++] = {weight(c, DQN_V1 + 2 + 2 * b), d->layer[DQN_V1 + 2 + 2 * b].out, vh + b * ah};
-	for (int h = 0; h <= d->D; h++)
-		add_weight(c, apart ? &sliced : &trunk2, DQN_V1 + 2 * h, &s->dhead, s->ldhead, h ? vh + (h - 1) * ah : 0, &s->h2, s->ldh2, 0);
-
-	add_input(c, &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->dh1, &s->h1, s->ldh1, 0);
-	add_weight(c, apart ? &sliced : &trunk1, DQN_S2, &s->dh2, s->ldh2, 0, &s->h1, s->ldh1, 0);
-	add_weight(c, apart ? &sliced : &input, DQN_S1, &s->dh1, s->ldh1, 0, &s->x, s->ldx, 0);
-
-	/* Many trials: the gradients through the layers take larger tiles in launches of their own. */
-	const bool many = !apart && d->P >= 8;
-	struct gemm_group beside[3] = {};
-	if (many) {
-		split(&heads, &beside[0]);
-		split(&trunk2, &beside[1]);
-		split(&trunk1, &beside[2]);
-	}
-	const int tile = apart || many ? 0 : s->grad_tile;
-	if ((rc = gemm_launch(c, &heads, tile, "launch of backward heads 2", st)) ||
-	    (rc = gemm_launch(c, &trunk2, tile, "launch of backward heads 1", st)) ||
-	    (rc = gemm_launch(c, &trunk1, tile, "launch of backward trunk 2", st)))
-		return rc;
-	for (int i = 0; many && i < 3; i++)
-		if ((rc = gemm_launch(c, &beside[i], s->grad_tile, "launch of weight gradients", st)))
-			return rc;
-	if (!apart)
-		return gemm_launch(c, &input, s->grad_tile, "launch of backward trunk 1", st);
-	sliced.slices = s->slices;
-	sliced.slice_k = CUDA_SLICE_ROWS;
-	sliced.slice_bytes = (size_t)d->params * 4;
-	rc = gemm_launch(c, &sliced, s->grad_tile, "launch of weight gradients", st);
+	describe(c, &p);
+	if (back_takes(c))
+		rc = back_layers(c, st);
+	else
+		for (int i = 0; i < 3 && !rc; i++) {
+			if (!apart)
+				append(&p.through[i], &p.along[i]);
+			rc = gemm_launch(c, &p.through[i], apart ? 0 : s->grad_tile, what[i], st);
+		}
 	if (rc)
 		return rc;
-	CUDA_TRY(cuda_launch(c, k_slices, dim3(s->parts, 1, d->P), CUDA_SUM_THREADS, 0, cuda_at<float>(c, &s->slice), s->slice.stride, s->slices,
-	                     cuda_tensor<float>(c, T_GRAD), d->params, cuda_at<double>(c, &s->part), s->part.stride));
+	for (int i = apart ? 0 : 3; i < 4; i++)
+		append(&all, &p.along[i]);
+	if (s->slices > 1)
+		all.slices = s->slices, all.slice_k = CUDA_SLICE_ROWS, all.slice_bytes = (size_t)c->dims.params * 4;
+	rc = weight_takes(c, &all) ? weight_launch(c, &all, st) : gemm_launch(c, &all, s->grad_tile, "launch of weight gradients", st);
+	if (rc || s->slices == 1)
+		return rc;
+	CUDA_TRY(cuda_launch(c, k_slices, dim3(s->parts, 1, c->dims.P), CUDA_SUM_THREADS, 0, cuda_at<float>(c, &s->slice), s->slice.stride, s->slices,
+	                     cuda_tensor<float>(c, T_GRAD), c->dims.params, cuda_at<double>(c, &s->part), s->part.stride));
 	return 0;
 }

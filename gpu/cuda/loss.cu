@@ -5,6 +5,7 @@
  * of them. 32 lanes a sample spread a small batch over the machine, 8 lanes a sample spend a fifth of the
  * instructions on sums: every sum goes through the same tree (`sums`), so both give the same bits. */
 #include <cuda_bf16.h>
+#include "gpu/cuda/back.cuh"
 #include "gpu/cuda/head.cuh"
 
 namespace {
@@ -374,6 +375,8 @@ __device__ __forceinline__ void gather_value(const struct loss_args &x, const fl
 		if (q + W * k < x.seg[1])
 			row[q + W * k] = (T)(q + W * k < x.NA ? dv : 0.f);
 	}
+	if (W * S + q < x.seg[1])
+		row[W * S + q] = (T)0.f;
 }
 
 /* What the branches of each sample say, averaged: 4 numbers a sample, a lane each. */
@@ -489,7 +492,7 @@ template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, cons
 /* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */
 template <typename T> cudaError_t choose(struct cuda_exec *c, const struct loss_args &a)
 {
-	const bool many = (long)a.B * c->dims.P >= LOSS_MANY && a.NA <= 64 && plan<8, 8>(a.ldo, a.D).floats * sizeof(float) <= 48 << 10;
+	const bool many = back_wide(c, (long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && plan<8, 8>(a.ldo, a.D).floats * sizeof(float) <= 48 << 10;
 
 	if (many)
 		return a.NA <= 32 ? launch<T, 8, 4>(c, a) : a.NA <= 56 ? launch<T, 8, 7>(c, a) : launch<T, 8, 8>(c, a);

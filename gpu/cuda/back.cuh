@@ -1,0 +1,30 @@
+/* The backward pass of many rows in two launches: the gradient through all layers (back.cu), then every weight gradient with
+ * large tiles (weight.cu). BF16 only. Every bit is that of the products layer by layer (backward.cu, gemm.cu): who takes a
+ * step is a question of speed alone. */
+#ifndef FH_GPU_CUDA_BACK_CUH
+#define FH_GPU_CUDA_BACK_CUH
+
+#include <stdlib.h>
+#include <string.h>
+#include "gpu/cuda/gemm.cuh"
+
+/* Kernels for many rows: when there are enough. FH_GPU_WIDE=0: never, other values: whenever the shape allows it; for tests. Never where
+ * stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
+static inline int back_wide(const struct cuda_exec *c, int enough)
+{
+	const char *wide = getenv("FH_GPU_WIDE");
+
+	return !c->sync && (wide ? strcmp(wide, "0") != 0 : enough);
+}
+
+/* 1: a batch like this is taken here. */
+int back_takes(struct cuda_exec *c);
+/* dout -> dhead, dh2, dh1. */
+int back_layers(struct cuda_exec *c, struct fh_status *st);
+
+/* The weight gradients of a group (a_t, b_t, c_f32, one segment each) in tiles of 128 x 128; `part` in tiles of 32 x 32, as gemm.cu
+ * leaves it. weight_takes() counts the tiles. 1: they fill the machine. */
+int weight_takes(struct cuda_exec *c, struct gemm_group *g);
+int weight_launch(struct cuda_exec *c, struct gemm_group *g, struct fh_status *st);
+
+#endif
