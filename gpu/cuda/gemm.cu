@@ -379,26 +379,19 @@ __global__ void __launch_bounds__(team<BN>::THREADS, BN > 64 ? 2 : 1) k_gemm_gro
 	}
 }
 
-template <typename K> int resident_blocks(K kernel, int threads, size_t shared)
-{
-	int n = 0;
-
-	return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, kernel, threads, shared) == cudaSuccess && n > 0 ? n : 1;
-}
-
 template <int MODE, typename T, int BM, int BN>
-cudaError_t launch_tiles(struct cuda_exec *c, const struct gemm_group *g, int slices)
+int launch_tiles(struct cuda_exec *c, const struct gemm_group *g, int slices, const char *what, struct fh_status *st)
 {
 	enum { BYTES = ring<T, BM, BN>::BYTES };
-	static const cudaError_t ready =
-		cudaFuncSetAttribute(k_gemm_group<MODE, T, BM, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-	if (ready != cudaSuccess)
-		return ready;
-	static const int resident = resident_blocks(k_gemm_group<MODE, T, BM, BN>, team<BN>::THREADS, BYTES);
-	const int tiles = g->tiles * g->trials, most = resident * c->multiprocessors;
-	const dim3 grid(tiles * slices > most ? (most + slices - 1) / slices : tiles, slices);
+	int resident = 0;
 
-	return cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, team<BN>::THREADS, BYTES, *g);
+	CUDA_TRY(cudaFuncSetAttribute(k_gemm_group<MODE, T, BM, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
+	CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, k_gemm_group<MODE, T, BM, BN>, team<BN>::THREADS, BYTES));
+	const int tiles = g->tiles * g->trials, most = max(resident, 1) * c->multiprocessors;
+	const dim3 grid(tiles * slices > most ? (most + slices - 1) / slices : tiles, slices);
+	const cudaError_t e = cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, team<BN>::THREADS, BYTES, *g);
+
+	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
 
 int count_tiles(struct gemm_group *g, int tile)
@@ -414,12 +407,12 @@ int count_tiles(struct gemm_group *g, int tile)
 }
 
 template <int MODE, typename T>
-cudaError_t launch_mode(struct cuda_exec *c, const struct gemm_group *g, int tile, int slices)
+int launch_mode(struct cuda_exec *c, const struct gemm_group *g, int tile, int slices, const char *what, struct fh_status *st)
 {
 	if constexpr (MODE == GEMM_BF16)
 		if (tile == 128)
-			return launch_tiles<MODE, T, 128, 128>(c, g, slices);
-	return tile == 32 ? launch_tiles<MODE, T, 32, 32>(c, g, slices) : launch_tiles<MODE, T, 64, 64>(c, g, slices);
+			return launch_tiles<MODE, T, 128, 128>(c, g, slices, what, st);
+	return tile == 32 ? launch_tiles<MODE, T, 32, 32>(c, g, slices, what, st) : launch_tiles<MODE, T, 64, 64>(c, g, slices, what, st);
 }
 
 } // namespace
@@ -427,7 +420,6 @@ cudaError_t launch_mode(struct cuda_exec *c, const struct gemm_group *g, int til
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st)
 {
 	const int P = g->trials ? g->trials : c->dims.P, slices = g->slices > 1 ? g->slices : 1;
-	cudaError_t e;
 
 	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */
 	if (!tile)
@@ -437,10 +429,8 @@ int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char 
 	g->trials = P;
 
 	if (c->dims.precision == FH_PRECISION_BF16)
-		e = launch_mode<GEMM_BF16, __nv_bfloat16>(c, g, tile, slices);
-	else if (c->dims.precision == FH_PRECISION_TF32)
-		e = launch_mode<GEMM_TF32, float>(c, g, tile, slices);
-	else
-		e = launch_mode<GEMM_F32, float>(c, g, tile, slices);
-	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
+		return launch_mode<GEMM_BF16, __nv_bfloat16>(c, g, tile, slices, what, st);
+	if (c->dims.precision == FH_PRECISION_TF32)
+		return launch_mode<GEMM_TF32, float>(c, g, tile, slices, what, st);
+	return launch_mode<GEMM_F32, float>(c, g, tile, slices, what, st);
 }

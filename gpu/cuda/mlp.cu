@@ -83,7 +83,7 @@ size_t shared_bytes(const struct mlp_args *x, int mi, int eights)
 {
 	const int size = eights == 7 ? (int)stage<7>::SIZE : eights == 4 ? (int)stage<4>::SIZE : (int)stage<0>::SIZE;
 
-	return ((size_t)mi * 32 * x->ld + STAGES * size) * sizeof(bf16);
+	return ((size_t)mi * 32 * x->ld + STAGES * size) * sizeof(bf16) + size / LDB * sizeof(float);
 }
 
 /* FH_GPU_WIDE as a number, -1: not set. */
@@ -102,8 +102,10 @@ int rows_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 	int best = 0, shared = 0, device = c->x.backend->device;
 	long least = 0;
 
-	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
+		(void)cudaGetLastError(); /* layer by layer, then */
 		return 0;
+	}
 	for (int mi = 2; mi <= 4; mi++) {
 		long tiles = 0;
 
@@ -120,27 +122,26 @@ int rows_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 	return best;
 }
 
-template <int MI, int J> cudaError_t launch(struct cuda_exec *c, const struct mlp_args *x, size_t bytes)
+template <int MI, int J> int launch(struct cuda_exec *c, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
 	const int tiles = x->tiles * x->trials;
 	const dim3 grid(tiles < c->multiprocessors ? tiles : c->multiprocessors);
-	const cudaError_t e = cudaFuncSetAttribute(k_mlp<MI, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+	cudaError_t e;
 
-	if (e != cudaSuccess)
-		return e;
+	CUDA_TRY(cudaFuncSetAttribute(k_mlp<MI, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 	/* For actions it is the first launch of a step: what was in front may have written the weights. */
-	return J ? cuda_launch_plain(c->stream, k_mlp<MI, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<MI, J>, grid, THREADS, bytes, *x);
+	e = J ? cuda_launch_plain(c->stream, k_mlp<MI, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<MI, J>, grid, THREADS, bytes, *x);
+	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
 
-template <int J> cudaError_t launch_rows(struct cuda_exec *c, int mi, const struct mlp_args *x, size_t bytes)
+template <int J> int launch_rows(struct cuda_exec *c, int mi, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
-	return mi == 2 ? launch<2, J>(c, x, bytes) : mi == 3 ? launch<3, J>(c, x, bytes) : launch<4, J>(c, x, bytes);
+	return mi == 2 ? launch<2, J>(c, x, bytes, what, st) : mi == 3 ? launch<3, J>(c, x, bytes, what, st) : launch<4, J>(c, x, bytes, what, st);
 }
 
 int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what, struct fh_status *st)
 {
 	const int eights = greedy ? eights_of(x->atoms) : 0, mi = rows_of(c, x, eights);
-	cudaError_t e;
 
 	if (!mi)
 		return fh_fail(st, FH_INTERNAL, "%s: no tile fits", what); /* mlp_takes() said otherwise */
@@ -152,8 +153,8 @@ int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what,
 	if (x->passes == 1)
 		x->first_tile = x->tiles;
 	const size_t bytes = shared_bytes(x, mi, eights);
-	e = eights == 7 ? launch_rows<7>(c, mi, x, bytes) : eights == 4 ? launch_rows<4>(c, mi, x, bytes) : launch_rows<0>(c, mi, x, bytes);
-	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
+	return eights == 7 ? launch_rows<7>(c, mi, x, bytes, what, st) : eights == 4 ? launch_rows<4>(c, mi, x, bytes, what, st) :
+	       launch_rows<0>(c, mi, x, bytes, what, st);
 }
 
 } // namespace

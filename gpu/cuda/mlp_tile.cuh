@@ -20,7 +20,7 @@ namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { BK = 32, LDB = BK + 8, UNIT = 64, UNITS = 4, CHUNKS = 16, STAGES = 3, THREADS = 256, PICKS = 5 };
+enum { BK = 32, LDB = BK + 8, UNIT = 64, UNITS = 4, CHUNKS = 16, STAGES = 4, THREADS = 256, PICKS = 5 };
 enum { TO_H1, TO_H2, TO_HEAD, TO_OUT };
 
 struct mlp_unit {
@@ -117,16 +117,14 @@ template <int J> __device__ __forceinline__ void feed_next(struct feed &f, const
 		} else {
 			enum { PER = J ? 8 * J : 8 };
 			const bf16 *w = f.w + head.w + at;
-#pragma unroll
-			for (int r = 0; r < stage<J>::ROWS; r += THREADS / 4) {
-				const int a = (r + row) / PER, i = (r + row) % PER, count = a < head.actions && i < x.atoms ? left : 0;
+#pragma unroll 1
+			for (int r = row; r < (head.actions * PER + 15) / 16 * 16; r += THREADS / 4) { /* not unrolled: its places would fill the registers */
+				const int a = r / PER, i = r % PER, count = a < head.actions && i < x.atoms ? left : 0;
 
-				if (r + row >= stage<J>::ROWS)
-					continue;
 				if (k % 8 == 0)
-					ptx_copy16(s + r * LDB * (int)sizeof(bf16), w + (a * x.atoms + i) * k, 2 * count);
+					ptx_copy16(s + (r - row) * LDB * (int)sizeof(bf16), w + (a * x.atoms + i) * k, 2 * count);
 				else
-					bring_odd(to + (r + row) * LDB + col, w + (a * x.atoms + i) * k, count);
+					bring_odd(to + r * LDB + col, w + (a * x.atoms + i) * k, count);
 			}
 		}
 		if (++f.step * BK >= k) {
@@ -198,13 +196,14 @@ template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][8][4
 }
 
 /* Biases of a lane's columns of a unit. */
-__device__ __forceinline__ void load_bias(float (&b)[8][2], const float *bias, int n)
+__device__ __forceinline__ void load_bias(float (&b)[8][2], const float *bias)
 {
-	const int t = (threadIdx.x & 3) * 2;
+	bias += (threadIdx.x & 3) * 2;
 #pragma unroll
 	for (int j = 0; j < 8; j++) {
-		b[j][0] = j * 8 + t < n ? bias[j * 8 + t] : 0.f;
-		b[j][1] = j * 8 + t + 1 < n ? bias[j * 8 + t + 1] : 0.f;
+		const float2 v = *(const float2 *)(bias + j * 8);
+
+		b[j][0] = v.x, b[j][1] = v.y;
 	}
 }
 
@@ -258,40 +257,41 @@ __device__ __forceinline__ void keep_rows(const struct mlp_args &x, const struct
 	}
 }
 
-/* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head, `eights` of them in use. */
+/* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head, `eights` of them in use. Weights
+ * are read one pair of eights ahead. */
 template <int PAIRS> __device__ __forceinline__ void multiply_all(float (&acc)[2 * PAIRS][4], const bf16 *a, const bf16 *b, int eights)
 {
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
-		unsigned fa[4], fb[4];
+		unsigned fa[4], fb[2][4];
 
 		ptx_ldmatrix4(fa, a + k);
+		ptx_ldmatrix4(fb[0], b + k);
 #pragma unroll
 		for (int j = 0; j < PAIRS; j++)
 			if (2 * j < eights) {
-				ptx_ldmatrix4(fb, b + j * 16 * LDB + k);
-				ptx_mma_bf16(acc[2 * j], fa, fb[0], fb[1]);
-				ptx_mma_bf16(acc[2 * j + 1], fa, fb[2], fb[3]);
+				if (j + 1 < PAIRS)
+					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * LDB + k);
+				ptx_mma_bf16(acc[2 * j], fa, fb[j & 1][0], fb[j & 1][1]);
+				ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
 			}
 	}
 }
 
-template <int J> __device__ __forceinline__ void add_bias(float (*acc)[4], const float *bias, int actions, int atoms)
+template <int J> __device__ __forceinline__ void add_bias(float (*acc)[4], const float *bias, int actions)
 {
-	const int t = (threadIdx.x & 3) * 2;
+	bias += (threadIdx.x & 3) * 2;
 #pragma unroll
 	for (int a = 0; a < PICKS; a++) {
 		if (a >= actions)
 			break;
 #pragma unroll
-		for (int j = 0; j < J; j++)
+		for (int j = 0; j < J; j++) {
+			const float2 b = *(const float2 *)(bias + (a * J + j) * 8);
 #pragma unroll
-			for (int c = 0; c < 2; c++) {
-				const float b = j * 8 + t + c < atoms ? bias[a * atoms + j * 8 + t + c] : 0.f;
-
-				acc[a * J + j][c] += b;
-				acc[a * J + j][2 + c] += b;
-			}
+			for (int e = 0; e < 4; e++)
+				acc[a * J + j][e] += e & 1 ? b.y : b.x;
+		}
 	}
 }
 
@@ -364,6 +364,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 	enum { ROWS = MI * 32, SIZE = stage<J>::SIZE };
 	PTX_SHARED(char, shared);
 	bf16 *ring = (bf16 *)shared, *act = ring + STAGES * SIZE;
+	float *shared_bias = (float *)(act + ROWS * x.ld); /* of the chunk or head at work, as its rows lie in a stage */
 	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, wm = warp / UNITS * MI * 16, wn = warp % UNITS;
 	struct feed f = {};
 	int slot = 0;
@@ -373,7 +374,6 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 		cuda_let_next();
 	}
 	int id = busy_tile(x, blockIdx.x);
-	const int start = id;
 	feed_tile(f, x, id);
 #pragma unroll 1
 	for (int i = 0; i < STAGES - 1; i++)
@@ -385,6 +385,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 	/* A step: the stage is there for all, and the place of the one before is free. Of the two warps on a scheduler one asks
 	 * for more weights before its products, the other behind: so one of them always multiplies. */
 	const bool ahead = warp < UNITS;
+	const int column = threadIdx.x % UNIT;
 	auto begin_step = [&]() {
 		ptx_copy_wait<STAGES - 2>();
 		__syncthreads();
@@ -404,8 +405,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 		const int first = (at - (at >= x.first_tile ? x.first_tile : 0)) * ROWS, valid = min(ROWS, p.rows - first);
 		const float *bias = x.bias[p.target] + z * x.params;
 
-		if (id != start)
-			__syncthreads(); /* the hidden columns are free */
+		__syncthreads(); /* the hidden columns are free */
 		load_states(x, act, ROWS, z, p.x_row + first, valid);
 		ptx_copy_commit();
 		ptx_copy_wait<0>();
@@ -422,14 +422,20 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 
 				if (!J && k == 0 && section && x.chunk[section - 1].to != TO_OUT && p.keep > first)
 					keep_rows(x, x.chunk[section - 1], act, z, p.row + first, min(valid, p.keep - first));
+				float mine_bias = 0.f;
+				if (k == 0 && column < q.unit[threadIdx.x / UNIT].n)
+					mine_bias = bias[q.unit[threadIdx.x / UNIT].bias + column];
 				if (mine)
 					multiply<MI>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * UNIT * LDB);
+				if (k == 0)
+					shared_bias[threadIdx.x] = mine_bias;
 				end_step();
 			}
+			if (q.to != TO_OUT || q.k <= BK)
+				__syncthreads(); /* nobody reads any more what is written now, and biases are there */
 			if (mine)
-				load_bias(b, bias + u.bias, u.n);
+				load_bias(b, shared_bias + wn * UNIT);
 			if (q.to != TO_OUT) {
-				__syncthreads(); /* nobody reads any more what is written now */
 				if (mine)
 					keep_hidden<MI>(acc, b, act + (size_t)wm * x.ld + u.c, x.ld);
 			} else if (mine) {
@@ -455,13 +461,28 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 				for (int k = 0; k < q.k; k += BK) {
 					const bf16 *b = begin_step() + ((lane & 7) + (lane >> 4) * 8) * LDB + ((lane >> 3) & 1) * 8;
 
+					float mine_bias[2] = {};
+#pragma unroll
+					for (int i = 0; i < 2; i++) {
+						const int at = threadIdx.x + i * THREADS, action = at / (8 * J), atom = at % (8 * J);
+
+						if (k == 0 && action < q.actions && atom < x.atoms)
+							mine_bias[i] = bias[q.bias + action * x.atoms + atom];
+					}
 					if (mine)
 						multiply_all<PAIRS>(acc, a + k, b, q.actions * J);
+					if (k == 0) {
+						shared_bias[threadIdx.x] = mine_bias[0];
+						if (threadIdx.x + THREADS < PICKS * J * 8)
+							shared_bias[threadIdx.x + THREADS] = mine_bias[1];
+					}
 					end_step();
 				}
+				if (q.k <= BK)
+					__syncthreads(); /* biases are there */
 				if (!mine)
 					continue;
-				add_bias<J>(acc, bias + q.bias, q.actions, x.atoms);
+				add_bias<J>(acc, shared_bias, q.actions);
 				if (h == 0) {
 					__syncwarp();
 #pragma unroll
