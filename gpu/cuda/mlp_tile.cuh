@@ -302,7 +302,9 @@ template <int J> __device__ __forceinline__ void add_bias(float (*acc)[4], const
 template <int J>
 __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int half, int actions, int atoms, struct head_support s)
 {
-	const int t = (threadIdx.x & 3) * 2;
+	/* No number of atoms has that bit, which the compiler cannot know: else it works out what follows from t alone before the
+	 * loop over the branches, and runs out of registers. */
+	const int t = (threadIdx.x & 3) * 2 + (atoms & 0x8000);
 	const float share = 1.f / actions;
 	float base[J][2], best_q = 0.f;
 	int best = 0;
