@@ -3,7 +3,9 @@
 #include <string.h>
 #include "gpu/cuda/device.h"
 
-#define DRIVER_GRANULE ((size_t)2 << 20)  /* large allocations are rounded up to this */
+#define GRANULE_MOST ((size_t)2 << 20)     /* what drivers round large allocations up to */
+#define GRANULE_LEAST ((size_t)256)
+#define PROBE ((size_t)4 << 20)
 #define GRAPHS_GUESS ((size_t)4 << 20)    /* captured graphs of a trainer, before one was measured */
 #define FOREIGN ((size_t)64 << 20)        /* a difference that is off by more was made by somebody else */
 
@@ -53,9 +55,25 @@ size_t cuda_free_now(void)
 	return free_bytes;
 }
 
+static size_t granule = GRANULE_MOST; /* of the one device of this process; written when it is opened */
+
 size_t cuda_rounded(size_t bytes)
 {
-	return (bytes + DRIVER_GRANULE - 1) / DRIVER_GRANULE * DRIVER_GRANULE;
+	return (bytes + granule - 1) / granule * granule;
+}
+
+/* One byte more than a round number tells. */
+static int find_granule(struct fh_status *st)
+{
+	size_t before = cuda_free_now(), more;
+	void *p = NULL;
+
+	CUDA_TRY(cudaMalloc(&p, PROBE + 1));
+	more = before - cuda_free_now() - PROBE;
+	if (more >= GRANULE_LEAST && more <= GRANULE_MOST)
+		granule = more;
+	CUDA_TRY(cudaFree(p));
+	return 0;
 }
 
 size_t cuda_cost(size_t before, size_t asked)
@@ -157,6 +175,8 @@ int cuda_device_open(struct cuda_state *s, int device, struct fh_status *st)
 	CUDA_TRY(cudaFree(NULL));
 	s->graph_typical = GRAPHS_GUESS;
 	rc = describe(s, device, &before, st);
+	if (rc == 0)
+		rc = find_granule(st);
 	if (rc == 0 && looked && cuda_nvml_look(pci, &after) && before.free_bytes > after.free_bytes)
 		s->context = before.free_bytes - after.free_bytes;
 	return rc;

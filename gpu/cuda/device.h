@@ -20,6 +20,7 @@ struct cuda_state {
 	/* Bytes by owner, atomic: written under `taking`, read by anyone. */
 	size_t context, arenas, markets, graphs, pinned;
 	size_t graph_typical;         /* captured graphs of one trainer: the most that was seen, a guess before */
+	int graphs_seen;              /* under `taking` */
 };
 
 static inline struct cuda_state *cuda_state_of(const struct backend *b) { return (struct cuda_state *)b->state; }
