@@ -94,11 +94,11 @@ int wide_asked(void)
 	return wide && *wide ? atoi(wide) : -1;
 }
 
-/* Rows of a block in 32s, 0: none fits. A block takes about as long as its products (7 a 32 rows, 4 between layers), but not
- * less than its weights take from L2 when every multiprocessor wants them (24). Bits do not depend on it. */
+/* Rows of a block in 32s, 0: none fits. In units of 1000 clocks of an H200: a block needs 12 for what lies between layers and
+ * 7 a 32 rows, but not less than its weights take from L2, 28 when every multiprocessor wants them. Bits do not depend on it. */
 int rows_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 {
-	const int asked = wide_asked();
+	const int asked = wide_asked() / 32;
 	int best = 0, shared = 0, device = c->x.backend->device;
 	long least = 0;
 
@@ -106,12 +106,15 @@ int rows_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 		(void)cudaGetLastError(); /* layer by layer, then */
 		return 0;
 	}
-	for (int mi = 2; mi <= 4; mi++) {
+	for (int mi = eights ? 2 : 1; mi <= 4; mi++) { /* for actions a warp takes 16 rows: 32 would leave most idle */
 		long tiles = 0;
 
 		for (int i = 0; i < x->passes; i++)
-			tiles += cuda_tiles(x->pass[i].rows, mi * 32);
-		const long waves = (tiles * x->trials + c->multiprocessors - 1) / c->multiprocessors, cost = waves * max(24, 7 * mi + 4);
+			tiles += cuda_tiles(x->pass[i].rows, mi * 32) * (long)x->trials;
+		const long waves = (tiles + c->multiprocessors - 1) / c->multiprocessors;
+		const long busy = tiles < c->multiprocessors ? tiles : c->multiprocessors;
+		const long cost = waves * max(7L * mi + 12, 28 * busy / c->multiprocessors);
+
 		if (shared_bytes(x, mi, eights) > (size_t)shared)
 			continue;
 		if (mi == asked)
@@ -136,6 +139,9 @@ template <int MI, int J> int launch(struct cuda_exec *c, const struct mlp_args *
 
 template <int J> int launch_rows(struct cuda_exec *c, int mi, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
+	if constexpr (J == 0)
+		if (mi == 1)
+			return launch<1, J>(c, x, bytes, what, st);
 	return mi == 2 ? launch<2, J>(c, x, bytes, what, st) : mi == 3 ? launch<3, J>(c, x, bytes, what, st) : launch<4, J>(c, x, bytes, what, st);
 }
 
@@ -168,8 +174,8 @@ int mlp_takes(struct cuda_exec *c, long rows, int greedy)
 {
 	struct mlp_args x;
 
-	/* Below 32 rows a multiprocessor most of them would be idle, or each would read all weights for a few rows. */
-	if (c->sync || !cuda_wide(rows >= 32L * c->multiprocessors))
+	/* A block takes 19 of those units however few rows there are; four launches of small tiles are as fast for about that many. */
+	if (c->sync || !cuda_wide(rows >= 2048))
 		return 0;
 	if ((greedy && !eights_of(c->dims.NA)) || !describe(c, greedy, &x))
 		return 0;

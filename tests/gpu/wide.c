@@ -1,4 +1,4 @@
-/* The kernels for many rows (FH_GPU_WIDE=1, 2 to 4: with blocks of 64, 96, 128 rows) against those layer by layer (0), bit for
+/* The kernels for many rows (FH_GPU_WIDE=1, 32 … 128: with blocks of so many rows) against those layer by layer (0), bit for
  * bit, over sizes where tiles, units of columns and steps of a sum do not come out even; the vector step for many environments
  * and the learn step against the stages. */
 #include "gpu/cuda/scratch.h"
@@ -96,8 +96,10 @@ static void forward_is_layered(void **state)
 		unsigned char *layered = forward(r, &s, "0");
 		const size_t theirs = s.h1.offset + (size_t)(3 * r->d.B - 1) * (size_t)(s.ldh1 * s.low) + 1;
 		assert_true(layered[theirs] != 0xff);
-		for (int rows = 2; rows <= 4; rows++) {
-			const char asked[2] = {(char)('0' + rows), 0};
+		for (int rows = 32; rows <= 128; rows += 32) {
+			char asked[8];
+
+			snprintf(asked, sizeof asked, "%d", rows);
 			unsigned char *wide = forward(r, &s, asked);
 
 			same_rows(r, layered, wide, &s.h1, (size_t)(s.ldh1 * s.low), r->d.B, "h1");
@@ -171,8 +173,10 @@ static void policy_is_layered(void **state)
 		const size_t n = r->plan[1].tensor[T_ACTION].bytes / sizeof(int32_t), stride = r->plan[1].tensor[T_ACTION].stride / sizeof(int32_t);
 		int32_t *layered = malloc(n * sizeof *layered), *wide = malloc(n * sizeof *wide);
 		policy(r, "0", layered);
-		for (int rows = 2; rows <= 4; rows++) {
-			const char asked[2] = {(char)('0' + rows), 0};
+		for (int rows = 64; rows <= 128; rows += 32) {
+			char asked[8];
+
+			snprintf(asked, sizeof asked, "%d", rows);
 
 			policy(r, asked, wide);
 			for (int p = 0; p < r->d.P; p++)
