@@ -36,7 +36,7 @@ static void measure(struct rig *r, const struct run *run, int runs, int units, c
 	fflush(stdout);
 }
 
-static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C)
+static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double eps)
 {
 	const struct rig_shape s = {.B = B, .SD = 48, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = NA, .D = 3, .A = {5, 3, 3}, .C = C,
 		.N = N, .n = 1, .P = P, .precision = FH_PRECISION_BF16, .loss = FH_LOSS_C51};
@@ -51,7 +51,7 @@ static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C)
 	int64_t stored = ((struct dqn_clock *)rig_host(r, T_CLOCK, 0))->stored;
 	float *tree = malloc(r->plan[0].tensor[T_TREE].bytes);
 	memcpy(tree, rig_host(r, T_TREE, 0), r->plan[0].tensor[T_TREE].bytes);
-	rig_environments(r, m, &cfg, 0.1);
+	rig_environments(r, m, &cfg, eps);
 	memcpy(rig_host(r, T_TREE, 0), tree, r->plan[0].tensor[T_TREE].bytes); /* a full replay */
 	free(tree);
 	for (int p = 0; p < P; p++) {
@@ -69,7 +69,7 @@ static int one(char **arg)
 	struct rig rig, *r = &rig;
 	const struct run run = {strcmp(arg[0], "collect") ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
 
-	begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), 131072);
+	begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), 131072, 0.1);
 	for (int k = 0; k < 10; k++)
 		RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
 	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < sizeof learn / sizeof learn[0]; i++) {
 		const struct run run = {DQN_PHASE_LEARN, 10};
 
-		begin(r, learn[i].B, learn[i].NA, 32, 1, 131072);
+		begin(r, learn[i].B, learn[i].NA, 32, 1, 131072, 0.1);
 		snprintf(name, sizeof name, "learn step, B %d, NA %d", learn[i].B, learn[i].NA);
 		measure(r, &run, 1, 10, name);
 		if (i == 0) {
@@ -105,18 +105,19 @@ int main(int argc, char **argv)
 		}
 		rig_free(r);
 	}
-	for (unsigned i = 1; i < sizeof envs / sizeof envs[0]; i++) {
-		const struct run run = {DQN_PHASE_COLLECT, 4};
+	for (unsigned i = 1; i < sizeof envs / sizeof envs[0]; i++)
+		for (int random = 0; random < 2; random++) { /* epsilon 1: the network is left out where there are many environments */
+			const struct run run = {DQN_PHASE_COLLECT, 4};
 
-		begin(r, 256, 51, envs[i], 1, 131072);
-		snprintf(name, sizeof name, "collect, N %d", envs[i]);
-		measure(r, &run, 1, 4, name);
-		rig_free(r);
-	}
+			begin(r, 256, 51, envs[i], 1, 131072, random ? 1.0 : 0.1);
+			snprintf(name, sizeof name, "collect, N %d%s", envs[i], random ? ", random actions" : "");
+			measure(r, &run, 1, 4, name);
+			rig_free(r);
+		}
 	for (unsigned i = 0; i < sizeof trials / sizeof trials[0]; i++) {
 		const struct run run = {DQN_PHASE_LEARN, 4};
 
-		begin(r, 256, 51, 32, trials[i], 32768);
+		begin(r, 256, 51, 32, trials[i], 32768, 0.1);
 		snprintf(name, sizeof name, "learn step, %d trials, B 256, each trial", trials[i]);
 		measure(r, &run, 1, 4 * trials[i], name);
 		rig_free(r);
