@@ -3,7 +3,6 @@
 #include "daemon/dataset_internal.h"
 #include "daemon/need.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +17,15 @@ struct step { int64_t length; uint64_t count; };
 /* Counts every distance between neighbours; lengths beyond the table's room are left out. Returns how many there are. */
 static size_t count_steps(const struct market *m, struct step *step)
 {
+	struct step *last = NULL;
 	size_t n = 0;
 
 	for (int64_t t = 1; t < m->bars; t++) {
 		int64_t length = m->ts[t] - m->ts[t - 1];
+		if (last && last->length == length) { /* nearly always */
+			last->count++;
+			continue;
+		}
 		size_t i = (size_t)(((uint64_t)length * UINT64_C(0x9E3779B97F4A7C15)) >> 52);
 
 		for (size_t k = 0; k < STEPS_COUNTED && step[i].count && step[i].length != length; k++)
@@ -31,6 +35,7 @@ static size_t count_steps(const struct market *m, struct step *step)
 		n += !step[i].count;
 		step[i].length = length;
 		step[i].count++;
+		last = &step[i];
 	}
 	return n;
 }
@@ -73,11 +78,18 @@ static size_t find_gaps(const struct market *m, Fh__V1__Dataset *d, Fh__V1__Gap 
 /* The shape of the sessions: in which hours of the week there are bars. */
 static void count_hours(const struct market *m, uint32_t hour[DATASET_WEEK_HOURS])
 {
+	uint32_t *now = hour;
+	int64_t over = INT64_MIN; /* when the hour ends */
+
 	memset(hour, 0, DATASET_WEEK_HOURS * sizeof *hour);
 	for (int64_t t = 0; t < m->bars; t++) {
-		int64_t h = m->ts[t] / HOUR_NS - (m->ts[t] % HOUR_NS < 0), w = (h + MONDAY) % DATASET_WEEK_HOURS;
+		if (m->ts[t] >= over) {
+			int64_t h = m->ts[t] / HOUR_NS - (m->ts[t] % HOUR_NS < 0), w = (h + MONDAY) % DATASET_WEEK_HOURS;
 
-		hour[w < 0 ? w + DATASET_WEEK_HOURS : w]++;
+			now = &hour[w < 0 ? w + DATASET_WEEK_HOURS : w];
+			over = (h + 1) * HOUR_NS;
+		}
+		++*now;
 	}
 }
 
@@ -96,8 +108,8 @@ static void prices(const struct market *m, Fh__V1__Dataset *d, float *spark)
 	d->has_close_min = d->has_close_max = 1;
 	d->close_min = d->close_max = m->close[0];
 	for (int64_t t = 1; t < m->bars; t++) {
-		d->close_min = fmin(d->close_min, m->close[t]);
-		d->close_max = fmax(d->close_max, m->close[t]);
+		d->close_min = m->close[t] < d->close_min ? m->close[t] : d->close_min;
+		d->close_max = m->close[t] > d->close_max ? m->close[t] : d->close_max;
 	}
 	d->n_spark = m->bars < DATASET_SPARK ? (size_t)m->bars : DATASET_SPARK;
 	d->spark = spark;

@@ -6,6 +6,8 @@
 #include "daemon/dataset.h"
 #include "proto/status.h"
 
+#include <limits.h>
+
 struct dataset {
 	char name[FH_NAME_MAX];
 	char hash[65];
@@ -28,17 +30,31 @@ struct delivery {                  /* an answer that has to wait for the loop's 
 struct resident;
 struct registration;
 
-/* A market whose bars are coming in, and the pool that makes their features meanwhile. Counted on the loop; the lock is for the
- * pool: whoever holds it makes features. */
+/* A market whose bars are coming in, and what the pool makes of them meanwhile: features, and the file under a temporary name. Counted
+ * on the loop; a lock is for the pool: whoever holds it may do that part's work. */
+struct growth {
+	struct growing *of;
+	void (*step)(struct growing *g, int64_t to);
+	uv_mutex_t lock;
+	uv_work_t work;
+	int64_t to, done;             /* bars of the work in flight, and those it is over with */
+	int working;
+};
+
+enum { GROW_FEATURES, GROW_FILE, GROWTHS };
+
 struct growing {
 	int refs;
 	struct datasets *ds;
-	uv_mutex_t lock;
 	struct market *market;
-	int64_t to;                   /* bars that are there for the work in flight */
-	int64_t made;                 /* bars whose features are there */
-	int working, over;            /* over: the registration makes what is missing */
-	uv_work_t work;
+	int64_t there;                /* bars that have come */
+	struct growth growth[GROWTHS];
+	/* under the lock of GROW_FILE */
+	struct st_writer *file;       /* NULL: not begun, or it went wrong and the registration writes one */
+	int64_t written;
+	int no_file;
+	char name[FH_NAME_MAX], source[DATASET_SOURCE_BYTES_MAX + 1], hash[65], id[UPLOAD_ID_MAX], path[PATH_MAX];
+	uv_work_t end;
 };
 
 struct upload {
@@ -112,8 +128,14 @@ const char *registering_hash(const struct datasets *ds, const char *name);
 /* The registration whose answer goes to `arg`, if there is one, came from an upload, which may still be aborted. */
 void registration_of_upload(struct datasets *ds, const void *arg, const char *upload);
 int registration_abort(struct datasets *ds, const char *upload); /* 0: there is none that can be */
-/* dataset_upload.c */
+/* dataset_grow.c: NULL when enough others grow already. */
+struct growing *growing_new(struct datasets *ds, const struct upload *u);
+void growing_there(struct growing *g, int64_t bars); /* that many have come; NULL is fine */
 void growing_unref(struct growing *g); /* NULL is fine */
+/* Pool: makes what is missing. growing_file() gives the file its name; 1: there is none, one has to be written. */
+int growing_features(struct growing *g, struct fh_status *st);
+int growing_file(struct growing *g, struct fh_status *st);
+/* dataset_upload.c */
 int dataset_check_size(const struct datasets *ds, int64_t bars, int64_t there, struct fh_status *st); /* size limit and quota */
 void uploads_stop(struct datasets *ds);
 

@@ -205,8 +205,10 @@ static int save(struct registration *r)
 {
 	const char *meta[] = {"name", r->origin.name, "source", r->origin.source, NULL};
 	struct stat s;
-	int code = market_save(r->market, r->path, meta, &r->st);
+	int code = r->growing ? growing_file(r->growing, &r->st) : 1;
 
+	if (code > 0)
+		code = market_save(r->market, r->path, meta, &r->st);
 	if (code)
 		return code;
 	if (stat(r->path, &s))
@@ -215,33 +217,27 @@ static int save(struct registration *r)
 	return r->info ? 0 : fh_fail(&r->st, FH_EXHAUSTED, "no memory for data set %s", r->origin.name);
 }
 
-/* What an upload brought was checked when it came. */
-static int complete(struct registration *r)
+/* What an upload brought was checked when it came, and is here. */
+static int assemble(struct registration *r)
 {
-	int code = 0;
-
-	if (!r->market)
-		code = r->bars.bars ? append_bars(r) : make_bars(r);
-	if (code)
-		return code;
-	if (!r->growing)
-		return market_finish(r->market, &r->st);
-	uv_mutex_lock(&r->growing->lock);
-	r->growing->over = 1;
-	code = market_finish(r->market, &r->st);
-	uv_mutex_unlock(&r->growing->lock);
-	return code;
+	if (r->market)
+		return 0;
+	return r->bars.bars ? append_bars(r) : make_bars(r);
 }
 
 static void register_work(uv_work_t *w)
 {
 	struct registration *r = w->data;
 
-	r->code = complete(r);
+	r->code = assemble(r);
 	free((int64_t *)r->bars.ts);
 	r->bars.ts = NULL;
 	if (!r->code)
+		r->code = market_seal(r->market, &r->st);
+	if (!r->code)
 		r->code = compare(r);
+	if (!r->code)
+		r->code = r->growing ? growing_features(r->growing, &r->st) : market_grow(r->market, r->market->bars, &r->st);
 	if (!r->code && r->write)
 		r->code = save(r);
 }

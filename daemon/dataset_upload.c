@@ -1,8 +1,8 @@
-/* Uploads: bars that are still coming in. See dataset.h. Loop thread, but for grow_work().
+/* Uploads: bars that are still coming in. See dataset.h. Loop thread.
  *
  * Memory for all announced bars is reserved at the beginning and counted against UPLOAD_BYTES_MAX, so an upload that was begun can
- * also end. An upload that gets nothing for UPLOAD_IDLE_MS is thrown away. Bars are written once, to where the market has them; the pool
- * makes the features of those that are there while the next ones come, for REGISTRATIONS_RUNNING uploads at a time. */
+ * also end. An upload that gets nothing for UPLOAD_IDLE_MS is thrown away. Bars are copied once, to where the market has them, and
+ * dataset_grow.c makes features and file of those that are there while the next ones come, for REGISTRATIONS_RUNNING uploads at a time. */
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
 #include "daemon/log.h"
@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROW_BARS 4096 /* fewer new ones are not worth a turn of the pool */
-
 static void upload_closed(uv_handle_t *h)
 {
 	struct upload *u = h->data;
@@ -21,72 +19,6 @@ static void upload_closed(uv_handle_t *h)
 	u->ds->in_flight--;
 	free(u);
 }
-
-/* ---------------------------------------------------------------- features of what is there */
-
-static void growing_closed(struct growing *g)
-{
-	market_unref(g->market);
-	uv_mutex_destroy(&g->lock);
-	g->ds->growing--;
-	free(g);
-}
-
-void growing_unref(struct growing *g)
-{
-	if (g && !--g->refs)
-		growing_closed(g);
-}
-
-static struct growing *growing_new(struct datasets *ds, struct market *m)
-{
-	struct growing *g;
-
-	if (ds->growing >= REGISTRATIONS_RUNNING)
-		return NULL;
-	g = need(calloc(1, sizeof *g));
-	uv_mutex_init(&g->lock);
-	g->refs = 1;
-	g->ds = ds;
-	g->market = market_ref(m);
-	g->work.data = g;
-	ds->growing++;
-	return g;
-}
-
-static void grow_work(uv_work_t *w)
-{
-	struct growing *g = w->data;
-
-	uv_mutex_lock(&g->lock);
-	if (!g->over)
-		market_grow(g->market, g->to, NULL); /* without memory for it the registration tries again, and says so */
-	uv_mutex_unlock(&g->lock);
-}
-
-static void grown(uv_work_t *w, int status)
-{
-	struct growing *g = w->data;
-
-	g->working = 0;
-	g->made = g->to;
-	g->ds->in_flight--;
-	growing_unref(g);
-}
-
-/* `bars` are there now. */
-static void grow(struct growing *g, int64_t bars)
-{
-	if (!g || g->working || bars - g->made < GROW_BARS)
-		return;
-	g->to = bars;
-	g->working = 1;
-	g->refs++;
-	g->ds->in_flight++;
-	uv_queue_work(g->ds->cfg.loop, &g->work, grow_work, grown);
-}
-
-/* ---------------------------------------------------------------- the list */
 
 /* Takes it out of the list; the bars go with it unless somebody has taken them. */
 static void upload_end(struct upload *u)
@@ -218,7 +150,6 @@ static int make_room(struct upload *u, struct fh_status *st)
 	u->market = m;
 	u->ts = m->ts;
 	memcpy(u->column, (double *[5]){m->open, m->high, m->low, m->close, m->volume}, sizeof u->column);
-	u->growing = growing_new(u->ds, m);
 	return 0;
 }
 
@@ -253,6 +184,8 @@ int upload_begin(struct datasets *ds, const struct dataset_origin *o, int64_t ba
 	snprintf(u->id, sizeof u->id, "u%llx-%llu", (unsigned long long)(ds->started_ns >> 20),
 		 (unsigned long long)++ds->upload_number);
 	snprintf(id, UPLOAD_ID_MAX, "%s", u->id);
+	if (u->market)
+		u->growing = growing_new(ds, u);
 	u->next = ds->upload;
 	ds->upload = u;
 	ds->uploads++;
@@ -325,7 +258,7 @@ int upload_chunk(struct datasets *ds, const char *id, int64_t first, const struc
 			memset(u->column[i] + first, 0, (size_t)b->bars * 8);
 	}
 	*next = u->next_bar = first + b->bars;
-	grow(u->growing, u->next_bar);
+	growing_there(u->growing, u->next_bar);
 	return 0;
 }
 

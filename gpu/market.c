@@ -216,15 +216,22 @@ int market_grow(struct market *m, int64_t bars, struct fh_status *st)
 	struct market_bars b = view(m);
 	struct market_steps s = {0.0, m->roll, m->rolls};
 
+	if (bars <= m->made)
+		return 0;
 	if (!m->making)
 		m->making = market_features_begin(&b, m->tick, &s);
 	if (!m->making)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for the features of %lld bars", (long long)m->bars);
 	market_features_to(m->making, bars, m->feature, m->sigma);
+	m->made = bars;
+	if (m->made < m->bars)
+		return 0;
+	market_features_end(m->making);
+	m->making = NULL;
 	return 0;
 }
 
-static int finish(struct market *m, int code, struct fh_status *st)
+static int seal(struct market *m, int code, struct fh_status *st)
 {
 	struct market_bars b = view(m);
 	int rc = check_bars(&b, code, st);
@@ -232,15 +239,16 @@ static int finish(struct market *m, int code, struct fh_status *st)
 	return rc ? rc : market_hash(&b, m->roll, m->rolls, m->hash, st);
 }
 
+int market_seal(struct market *m, struct fh_status *st)
+{
+	return seal(m, FH_INVALID, st);
+}
+
 int market_finish(struct market *m, struct fh_status *st)
 {
-	int rc = finish(m, FH_INVALID, st);
+	int rc = market_seal(m, st);
 
-	if (!rc)
-		rc = market_grow(m, m->bars, st);
-	market_features_end(m->making);
-	m->making = NULL;
-	return rc;
+	return rc ? rc : market_grow(m, m->bars, st);
 }
 
 static void fill(struct market *m, const struct market_bars *b)
@@ -308,6 +316,7 @@ int market_prefix(const struct market *m, int64_t bars, struct market **out, str
 	p->max_gap = m->max_gap;
 	memcpy(p->feature, m->feature, (size_t)bars * F * sizeof(float));
 	memcpy(p->sigma, m->sigma, (size_t)bars * sizeof(float));
+	p->made = bars;
 	*out = p;
 	return 0;
 }
@@ -323,22 +332,33 @@ static struct st_tensor column(const char *name, enum st_dtype dtype, const void
 	return t;
 }
 
-int market_save(const struct market *m, const char *path, const char *const *meta, struct fh_status *st)
+#define COLUMNS 6
+
+static int file_tensors(const struct market *m, struct st_tensor t[COLUMNS + 1])
 {
-	struct st_tensor t[7] = {
-		column("ts", ST_I64, m->ts, m->bars), column("open", ST_F64, m->open, m->bars), column("high", ST_F64, m->high, m->bars),
-		column("low", ST_F64, m->low, m->bars), column("close", ST_F64, m->close, m->bars),
-		column("volume", ST_F64, m->volume, m->bars), column("roll", ST_I64, m->roll, m->rolls),
-	};
+	t[0] = column("ts", ST_I64, m->ts, m->bars);
+	t[1] = column("open", ST_F64, m->open, m->bars);
+	t[2] = column("high", ST_F64, m->high, m->bars);
+	t[3] = column("low", ST_F64, m->low, m->bars);
+	t[4] = column("close", ST_F64, m->close, m->bars);
+	t[5] = column("volume", ST_F64, m->volume, m->bars);
+	t[6] = column("roll", ST_I64, m->roll, m->rolls);
+	return m->rolls ? COLUMNS + 1 : COLUMNS;
+}
+
+int market_file_begin(const struct market *m, const char *hash, const char *path, const char *key, const char *const *meta,
+		      struct st_writer **out, struct fh_status *st)
+{
+	struct st_tensor t[COLUMNS + 1];
 	const char *all[2 * META_PAIRS_MAX + 7] = {"format", "fhd-dataset"};
 	char tick[40];
-	int n = 2;
+	int n = 2, tensors = file_tensors(m, t), rc;
 
 	snprintf(tick, sizeof(tick), "%.17g", m->tick);
 	all[n++] = "tick";
 	all[n++] = tick;
 	all[n++] = "hash";
-	all[n++] = m->hash;
+	all[n++] = hash;
 	for (int i = 0; meta && meta[i] && meta[i + 1]; i += 2) {
 		if (i >= 2 * META_PAIRS_MAX)
 			return fh_fail(st, FH_INVALID, "more than %d metadata entries", META_PAIRS_MAX);
@@ -346,7 +366,39 @@ int market_save(const struct market *m, const char *path, const char *const *met
 		all[n++] = meta[i + 1];
 	}
 	all[n] = NULL;
-	return st_save(t, m->rolls ? 7 : 6, all, path, st);
+	rc = st_writer_begin(t, tensors, all, path, key, out, st);
+	if (rc || !m->rolls)
+		return rc;
+	rc = st_writer_put(*out, COLUMNS, 0, m->roll, (size_t)m->rolls * sizeof(*m->roll), st);
+	if (rc)
+		st_writer_abandon(*out);
+	return rc;
+}
+
+int market_file_put(const struct market *m, struct st_writer *w, int64_t from, int64_t to, struct fh_status *st)
+{
+	struct st_tensor t[COLUMNS + 1];
+	size_t at = (size_t)from * 8, bytes = (size_t)(to - from) * 8;
+	int rc = 0;
+
+	file_tensors(m, t);
+	for (int i = 0; !rc && i < COLUMNS; i++)
+		rc = st_writer_put(w, i, at, (const char *)t[i].data + at, bytes, st);
+	return rc;
+}
+
+int market_save(const struct market *m, const char *path, const char *const *meta, struct fh_status *st)
+{
+	struct st_writer *w = NULL;
+	int rc = market_file_begin(m, m->hash, path, NULL, meta, &w, st);
+
+	if (rc)
+		return rc;
+	rc = market_file_put(m, w, 0, m->bars, st);
+	if (!rc)
+		return st_writer_end(w, st);
+	st_writer_abandon(w);
+	return rc;
 }
 
 static int file_bars(const struct st_file *f, struct market_bars *b, struct fh_status *st)
@@ -405,7 +457,7 @@ static int load_file(const struct st_file *f, double tick, struct market **out, 
 	if (rc)
 		return rc;
 	fill(m, &b);
-	rc = finish(m, FH_CORRUPT, st);
+	rc = seal(m, FH_CORRUPT, st);
 	if (!rc && (!hash || strcmp(hash, m->hash)))
 		rc = fh_fail(st, FH_CORRUPT, "the bars do not match the hash in the file");
 	if (rc) {
@@ -413,6 +465,7 @@ static int load_file(const struct st_file *f, double tick, struct market **out, 
 		return rc;
 	}
 	make_features(m);
+	m->made = m->bars;
 	*out = m;
 	return 0;
 }

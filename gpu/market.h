@@ -34,7 +34,8 @@ struct market {
 	int64_t rolls;
 	uint8_t *rolled;       /* [T] 1 for those bars; NULL: none */
 	int refs;              /* atomic; market_ref/market_unref */
-	struct feature_work *making; /* of market_grow(); NULL when it is finished */
+	int64_t made;          /* bars whose features are there: all, once it is finished */
+	struct feature_work *making; /* of market_grow(); NULL when all are there */
 	void *arena;           /* one allocation behind all arrays */
 };
 
@@ -65,15 +66,21 @@ int market_build(const struct market_bars *b, double tick, struct market **out, 
 int market_build_rolls(const struct market_bars *b, double tick, const int64_t *roll, int64_t rolls, struct market **out,
 		       struct fh_status *st);
 /* The same without a copy, for bars that come one after the other: market_new() makes room for all of them, the caller fills the columns,
- * market_grow() makes the features of the first `bars` (filled in by then; one thread at a time, never less than before),
- * market_finish() checks all bars, makes what is missing and the hash. What a bar is worth is checked only there: until then features may be
- * made of anything. */
+ * market_grow() makes the features of the first `bars` (filled in by then), market_seal() checks all bars and makes the hash, and
+ * market_finish() is both. What a bar is worth is checked only there: until then features may be made of anything. market_grow() is for one
+ * thread at a time, beside others that fill later bars or seal full columns. */
 int market_new(int64_t bars, double tick, const int64_t *roll, int64_t rolls, struct market **out, struct fh_status *st);
 int market_grow(struct market *m, int64_t bars, struct fh_status *st); /* FH_EXHAUSTED */
-int market_finish(struct market *m, struct fh_status *st); /* as market_build() */
+int market_seal(struct market *m, struct fh_status *st); /* as market_build() */
+int market_finish(struct market *m, struct fh_status *st);
 /* A data set file: safetensors with ts I64, open high low close volume F64 [T], roll I64 [R] where contracts change; metadata holds tick,
  * hash and the registry's notes. No features: they are made when it is loaded. Written to a temporary name, synced, renamed. */
 int market_save(const struct market *m, const char *path, const char *const *meta /* k, v, k, v, NULL */, struct fh_status *st);
+/* The same for a market that is not full yet, as PATH.KEY.tmp until st_writer_end(): the hash is what it is going to be. */
+struct st_writer;
+int market_file_begin(const struct market *m, const char *hash, const char *path, const char *key, const char *const *meta,
+		      struct st_writer **out, struct fh_status *st);
+int market_file_put(const struct market *m, struct st_writer *w, int64_t from, int64_t to, struct fh_status *st); /* bars from..to-1 */
 /* Verifies sizes, order and hash: FH_CORRUPT names what is wrong. Features are made for `tick`; tensors that are not named above (an earlier
  * release stored features) are left alone. */
 int market_load(const char *path, double tick, struct market **out, struct fh_status *st);

@@ -48,7 +48,17 @@ struct st_image { void *data; size_t bytes; };
 int st_image_make(const struct st_tensor *t, int n, const char *const *meta, struct st_image *out, struct fh_status *st);
 int st_image_write(const struct st_image *img, const char *path, struct fh_status *st);
 void st_image_release(struct st_image *img);
-/* Image and write in one, without a second copy of the tensors (data sets of gigabytes). */
+/* A file written piece by piece, in any order, while its tensors come into being: their data is not looked at, what is never put is zero.
+ * It is PATH.KEY.tmp (KEY NULL: PATH.tmp) until st_writer_end() makes it durable and gives it its name; that call and st_writer_abandon()
+ * (NULL is fine) end the writer. One thread at a time. */
+struct st_writer;
+int st_writer_begin(const struct st_tensor *t, int n, const char *const *meta, const char *path, const char *key, struct st_writer **out,
+		    struct fh_status *st);
+/* `bytes` of tensor i from byte `at` on; the disk begins with them at once. */
+int st_writer_put(struct st_writer *w, int i, size_t at, const void *data, size_t bytes, struct fh_status *st);
+int st_writer_end(struct st_writer *w, struct fh_status *st);
+void st_writer_abandon(struct st_writer *w);
+/* All of it in one call, without a second copy of the tensors (data sets of gigabytes). */
 int st_save(const struct st_tensor *t, int n, const char *const *meta, const char *path, struct fh_status *st);
 
 #endif

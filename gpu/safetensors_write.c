@@ -237,21 +237,16 @@ static int sync_directory(const char *path, struct fh_status *st)
 	return rc;
 }
 
-struct piece { const void *data; size_t bytes; };
-
-static int write_pieces(const struct piece *piece, int n, const char *path, struct fh_status *st)
+static int temporary(char tmp[PATH_BYTES_MAX], const char *path, const char *key, struct fh_status *st)
 {
-	char tmp[PATH_BYTES_MAX];
-	int fd, rc = 0;
+	int n = snprintf(tmp, PATH_BYTES_MAX, "%s%s%s.tmp", path, key ? "." : "", key ? key : "");
 
-	if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
-		return fh_fail(st, FH_INVALID, "the path is longer than %d bytes", PATH_BYTES_MAX - 5);
-	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-	if (fd < 0)
-		return io_failed(st, "create", tmp);
-	for (int i = 0; !rc && i < n; i++)
-		if (write_all(fd, piece[i].data, piece[i].bytes))
-			rc = io_failed(st, "write", tmp);
+	return n < PATH_BYTES_MAX ? 0 : fh_fail(st, FH_INVALID, "the path is longer than %d bytes", PATH_BYTES_MAX - 5);
+}
+
+/* rc: what went wrong before. Durable under its name, or gone. */
+static int close_file(int fd, const char *tmp, const char *path, int rc, struct fh_status *st)
+{
 	if (!rc && fsync(fd))
 		rc = io_failed(st, "sync", tmp);
 	if (close(fd) && !rc)
@@ -267,26 +262,139 @@ static int write_pieces(const struct piece *piece, int n, const char *path, stru
 
 int st_image_write(const struct st_image *img, const char *path, struct fh_status *st)
 {
-	struct piece all = {img->data, img->bytes};
+	char tmp[PATH_BYTES_MAX];
+	int fd, rc = temporary(tmp, path, NULL, st);
 
-	return write_pieces(&all, 1, path, st);
+	if (rc)
+		return rc;
+	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+	if (fd < 0)
+		return io_failed(st, "create", tmp);
+	if (write_all(fd, img->data, img->bytes))
+		rc = io_failed(st, "write", tmp);
+	return close_file(fd, tmp, path, rc, st);
+}
+
+/* ---------------------------------------------------------------- piece by piece */
+
+struct st_writer {
+	int fd, n;
+	size_t *begin, *bytes; /* of each tensor, in the caller's order; begin: in the file */
+	char path[PATH_BYTES_MAX], tmp[PATH_BYTES_MAX];
+};
+
+static void writer_free(struct st_writer *w)
+{
+	free(w->begin);
+	free(w->bytes);
+	free(w);
+}
+
+static int write_at(struct st_writer *w, const void *data, size_t bytes, size_t at, struct fh_status *st)
+{
+	const char *from = data;
+	size_t done = 0;
+
+	while (done < bytes) {
+		size_t left = bytes - done;
+		ssize_t n = pwrite(w->fd, from + done, left < WRITE_BYTES_MAX ? left : WRITE_BYTES_MAX, (off_t)(at + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return io_failed(st, "write", w->tmp);
+		done += (size_t)n;
+	}
+	sync_file_range(w->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE); /* a hint; the sync at the end is what counts */
+	return 0;
+}
+
+static int open_writer(struct st_writer *w, const struct st_tensor *t, const struct text *head, const int *order, struct fh_status *st)
+{
+	size_t at = head->used;
+	int rc;
+
+	for (int i = 0; i < w->n; i++) {
+		w->begin[order[i]] = at;
+		w->bytes[order[i]] = t[order[i]].bytes;
+		at += t[order[i]].bytes;
+	}
+	w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+	if (w->fd < 0)
+		return io_failed(st, "create", w->tmp);
+	rc = ftruncate(w->fd, (off_t)at) ? io_failed(st, "write", w->tmp) : write_at(w, head->s, head->used, 0, st);
+	if (rc) {
+		close(w->fd);
+		unlink(w->tmp);
+	}
+	return rc;
+}
+
+int st_writer_begin(const struct st_tensor *t, int n, const char *const *meta, const char *path, const char *key, struct st_writer **out,
+		    struct fh_status *st)
+{
+	struct text head = {NULL, 0, 0, 0};
+	int *order = malloc(sizeof(int) * (size_t)(n + 1));
+	struct st_writer *w = calloc(1, sizeof(*w));
+	int rc = 0;
+
+	if (w) {
+		w->n = n;
+		w->begin = calloc((size_t)n + 1, sizeof(*w->begin));
+		w->bytes = calloc((size_t)n + 1, sizeof(*w->bytes));
+	}
+	if (!order || !w || !w->begin || !w->bytes)
+		rc = fh_fail(st, FH_EXHAUSTED, "out of memory");
+	if (!rc)
+		rc = temporary(w->tmp, path, key, st);
+	if (!rc)
+		rc = header_make(t, n, meta, &head, order, st);
+	if (!rc) {
+		snprintf(w->path, sizeof(w->path), "%s", path);
+		rc = open_writer(w, t, &head, order, st);
+	}
+	free(head.s);
+	free(order);
+	if (rc && w)
+		writer_free(w);
+	else if (!rc)
+		*out = w;
+	return rc;
+}
+
+int st_writer_put(struct st_writer *w, int i, size_t at, const void *data, size_t bytes, struct fh_status *st)
+{
+	if (i < 0 || i >= w->n || at > w->bytes[i] || bytes > w->bytes[i] - at)
+		return fh_fail(st, FH_INTERNAL, "%zu bytes from %zu on are no part of tensor %d", bytes, at, i);
+	return bytes ? write_at(w, data, bytes, w->begin[i] + at, st) : 0;
+}
+
+int st_writer_end(struct st_writer *w, struct fh_status *st)
+{
+	int rc = close_file(w->fd, w->tmp, w->path, 0, st);
+
+	writer_free(w);
+	return rc;
+}
+
+void st_writer_abandon(struct st_writer *w)
+{
+	if (!w)
+		return;
+	close(w->fd);
+	unlink(w->tmp);
+	writer_free(w);
 }
 
 int st_save(const struct st_tensor *t, int n, const char *const *meta, const char *path, struct fh_status *st)
 {
-	struct text head = {NULL, 0, 0, 0};
-	int *order = malloc(sizeof(int) * (size_t)(n + 1));
-	struct piece *piece = malloc(sizeof(*piece) * (size_t)(n + 1));
-	int rc = order && piece ? header_make(t, n, meta, &head, order, st) : fh_fail(st, FH_EXHAUSTED, "out of memory");
+	struct st_writer *w = NULL;
+	int rc = st_writer_begin(t, n, meta, path, NULL, &w, st);
 
-	if (!rc) {
-		piece[0] = (struct piece){head.s, head.used};
-		for (int i = 0; i < n; i++)
-			piece[i + 1] = (struct piece){t[order[i]].data, t[order[i]].bytes};
-		rc = write_pieces(piece, n + 1, path, st);
-	}
-	free(head.s);
-	free(piece);
-	free(order);
+	for (int i = 0; !rc && i < n; i++)
+		rc = st_writer_put(w, i, 0, t[i].data, t[i].bytes, st);
+	if (!rc)
+		return st_writer_end(w, st);
+	st_writer_abandon(w);
 	return rc;
 }

@@ -203,6 +203,8 @@ int bars_room(struct bars *b, int64_t n, struct fh_status *st)
 
 void bars_took(struct bars *b, int64_t n, int64_t last_line)
 {
+	for (int64_t i = 0; b->contract_of && i < n; i++)
+		b->contract_of[b->count + i] = b->contract;
 	b->count += n;
 	if (!n)
 		return;

@@ -34,7 +34,7 @@ int bar_check(struct bars *b, struct bar *bar, struct fh_status *st);
 /* FH_INVALID: before the last one (without sort), the same time with other values. FH_EXHAUSTED. */
 int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st);
 /* Room for `n` more bars: they may be written to ts[count…) and value[…][count…) and counted by bars_took(), in order of time and
- * checked already; not with sort. FH_EXHAUSTED. */
+ * checked already, of the contract of the last one; not with sort. FH_EXHAUSTED. */
 int bars_room(struct bars *b, int64_t n, struct fh_status *st);
 void bars_took(struct bars *b, int64_t n, int64_t last_line);
 /* Sorts and resolves duplicates where asked. After it `ts` is strictly increasing. */

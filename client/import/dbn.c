@@ -133,19 +133,19 @@ static int read_meta(struct dbn *d, struct fh_status *st)
 
 /* ---- which instrument */
 
-static void count_instrument(struct dbn *d, uint32_t id)
+static void count_instrument(struct dbn *d, uint32_t id, int64_t bars)
 {
 	int i = 0;
 
 	while (i < d->instruments && d->instrument[i].id != id)
 		i++;
 	if (i == INSTRUMENTS_MAX) {
-		d->uncounted++;
+		d->uncounted += bars;
 		return;
 	}
 	if (i == d->instruments)
 		d->instrument[d->instruments++] = (struct instrument){id, 0};
-	d->instrument[i].bars++;
+	d->instrument[i].bars += bars;
 }
 
 /* What is read: --instrument-id, --symbol, or what the first bar belongs to. */
@@ -269,6 +269,46 @@ static int take_bar(struct dbn *d, const unsigned char *p, uint32_t id, int64_t 
 	return bars_add(&d->out->bars, &b, st);
 }
 
+/* Bars like the last one taken, one after the other: same instrument, later, possible, nothing missing. They go to their columns without a
+ * look at anything else; whatever is different, or has to be told of, stops it and is taken by take(). */
+static int take_run(struct dbn *d, struct fh_status *st)
+{
+	struct bars *b = &d->out->bars;
+	int64_t most = (int64_t)(d->have / d->bar_bytes), n = 0, last = b->newest, rc;
+	const unsigned char *p = d->block + d->at;
+
+	if (!b->count || !most || !d->known || !d->known_taken || d->several || b->sort || d->o->price_scale > 0 || d->last_id != d->known_id)
+		return 0;
+	if ((rc = bars_room(b, most, st)))
+		return (int)rc;
+	int64_t *ts = b->ts + b->count, to = d->known_to;
+	double *open = b->value[0] + b->count, *high = b->value[1] + b->count, *low = b->value[2] + b->count, *close = b->value[3] + b->count;
+	double *volume = b->value[4] + b->count;
+
+	for (; n < most; n++, p += d->bar_bytes) {
+		int64_t when = i64(p + 8), o = i64(p + 16), h = i64(p + 24), l = i64(p + 32), c = i64(p + 40);
+		uint64_t v = u64(p + 48);
+
+		if (4u * p[0] != d->bar_bytes || p[1] != d->type || u32(p + 4) != d->known_id || when <= last || when >= to ||
+		    h < (o > c ? o : c) || l > (o < c ? o : c) || h == PRICE_UNDEFINED || v == VOLUME_UNDEFINED)
+			break;
+		ts[n] = last = when;
+		open[n] = (double)o / PRICE_UNIT;
+		high[n] = (double)h / PRICE_UNIT;
+		low[n] = (double)l / PRICE_UNIT;
+		close[n] = (double)c / PRICE_UNIT;
+		volume[n] = (double)v;
+	}
+	d->record += n;
+	d->out->rows += n;
+	if (n && !d->o->symbol && !d->o->has_instrument_id)
+		count_instrument(d, d->known_id, n);
+	bars_took(b, n, d->record);
+	d->at += (size_t)n * d->bar_bytes;
+	d->have -= (size_t)n * d->bar_bytes;
+	return 0;
+}
+
 static int is_bar(int type)
 {
 	return (type >= TYPE_FIRST && type <= TYPE_LAST) || type == TYPE_OHLCV_OLD;
@@ -322,7 +362,7 @@ static int take(struct dbn *d, const unsigned char *p, size_t bytes, struct fh_s
 		judge(d, id, ts);
 	if (d->known_taken && !d->several) {
 		if (!d->o->symbol && !d->o->has_instrument_id)
-			count_instrument(d, id);
+			count_instrument(d, id, 1);
 		return take_bar(d, p, id, ts, st);
 	}
 	if (d->o->symbol || d->o->has_instrument_id) {
@@ -330,7 +370,7 @@ static int take(struct dbn *d, const unsigned char *p, size_t bytes, struct fh_s
 		return 0;
 	}
 	d->several = 1;
-	count_instrument(d, id);
+	count_instrument(d, id, 1);
 	return 0;
 }
 
@@ -356,6 +396,8 @@ static int read_records(struct dbn *d, struct fh_status *st)
 			rc = take(d, d->block + d->at, bytes, st);
 			d->at += bytes;
 			d->have -= bytes;
+			if (!rc)
+				rc = take_run(d, st);
 		}
 		if (!rc && d->have < HEADER_BYTES && d->eof) {
 			if (d->have)

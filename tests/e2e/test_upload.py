@@ -164,12 +164,14 @@ def test_a_killed_client_leaves_nothing_and_the_same_command_goes_on(daemon, cli
     proc.kill()
     proc.communicate()
     p.drop()
-    assert registered(client) == {} and not list((daemon.state / "datasets").iterdir())
+    assert registered(client) == {}
+    assert all(f.name.endswith(".tmp") for f in (daemon.state / "datasets").iterdir()), "what has come so far has no name yet"
     begun = client.call("begin_upload", pb.BeginUploadRequest(name="m", bars=BARS, hash=digest, source="x", tick=0.01))
     assert begun.next_bar == 2 * CHUNK // 48
     fh.ctl("dataset", "import", path, "--name", "m", url=p.url, deadline_s=4 * fh.DEADLINE_S)
     assert registered(client) == {"m": (BARS, digest)}
     assert p.sent[1] < BYTES - 2 * CHUNK + 100_000, "two chunks were there already"
+    assert [f.name for f in (daemon.state / "datasets").iterdir()] == ["m.safetensors"]
     assert daemon.ctl("dataset", "import", path, "--name", "m").err.count("already") == 1
 
 
@@ -184,6 +186,7 @@ def test_a_killed_daemon_is_waited_for(daemon, proxy, market_file):
     daemon.start()
     with daemon.client() as client:
         assert registered(client) == {}, "never half a set"
+        assert not list((daemon.state / "datasets").iterdir()), "nor half a file"
         proc.send_signal(signal.SIGCONT)
         code, text = finish(proc)
         assert code == 0, text

@@ -160,6 +160,51 @@ static void failed_writes_leave_nothing(void **state)
 	assert_int_equal(hash_file("/nonexistent", tmp, &st), FH_NOT_FOUND);
 }
 
+/* Pieces of one byte to all of it, from the last tensor to the first, each from its end: the same file as in one call. */
+static void pieces_make_the_same_file(void **state)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct st_tensor t[8];
+	int n = sample_tensors(t);
+	char *path = temporary(), whole[65], part[320];
+	struct st_writer *w = NULL;
+
+	(void)state;
+	assert_int_equal(hash_file(path, whole, &st), FH_NOT_FOUND);
+	assert_int_equal(st_save(t, n, sample_meta, path, &st), 0);
+	assert_int_equal(hash_file(path, whole, &st), 0);
+	for (size_t piece = 1; piece < 100; piece = piece * 2 + 1) {
+		char hash[65], name[320];
+
+		unlink(path);
+		snprintf(name, sizeof(name), "%s.k%zu.tmp", path, piece);
+		snprintf(part, sizeof(part), "k%zu", piece);
+		assert_int_equal(st_writer_begin(t, n, sample_meta, path, part, &w, &st), 0);
+		assert_int_equal(access(name, F_OK), 0);
+		for (int i = n - 1; i >= 0; i--)
+			for (size_t end = t[i].bytes; end;) {
+				size_t bytes = end < piece ? end : piece;
+
+				end -= bytes;
+				assert_int_equal(st_writer_put(w, i, end, (const char *)t[i].data + end, bytes, &st), 0);
+			}
+		assert_int_equal(st_writer_put(w, n, 0, "", 0, &st), FH_INTERNAL);
+		assert_int_equal(st_writer_put(w, 0, 0, t[0].data, t[0].bytes + 1, &st), FH_INTERNAL);
+		assert_int_equal(access(path, F_OK), -1);
+		assert_int_equal(st_writer_end(w, &st), 0);
+		assert_int_equal(access(name, F_OK), -1);
+		assert_int_equal(hash_file(path, hash, &st), 0);
+		assert_string_equal(hash, whole);
+	}
+	unlink(path);
+	assert_int_equal(st_writer_begin(t, n, sample_meta, path, NULL, &w, &st), 0);
+	st_writer_abandon(w);
+	st_writer_abandon(NULL);
+	snprintf(part, sizeof(part), "%s.tmp", path);
+	assert_int_equal(access(part, F_OK), -1);
+	assert_int_equal(access(path, F_OK), -1);
+}
+
 static void wrong_tensors_are_not_written(void **state)
 {
 	struct st_tensor t[8];
@@ -388,7 +433,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(image_reads_back), cmocka_unit_test(files_appear_whole), cmocka_unit_test(failed_writes_leave_nothing),
-		cmocka_unit_test(wrong_tensors_are_not_written), cmocka_unit_test(known_hashes), cmocka_unit_test(good_headers_open),
+		cmocka_unit_test(wrong_tensors_are_not_written), cmocka_unit_test(pieces_make_the_same_file), cmocka_unit_test(known_hashes), cmocka_unit_test(good_headers_open),
 		cmocka_unit_test(hostile_headers_are_refused), cmocka_unit_test(header_lengths_are_checked),
 		cmocka_unit_test(shapes_that_do_not_fit_are_named), cmocka_unit_test(damaged_files_never_read_astray),
 	};
