@@ -21,6 +21,7 @@
 #define ACT_ROWS_MAX 4096    /* the daemon takes no more in one call */
 #define ACT_FLOATS_MAX (3 << 20)
 #define BRANCHES_MAX 4
+#define WINDOWS_MAX 1024     /* the daemon cuts a split in no more */
 
 /* ---- the report */
 
@@ -156,6 +157,8 @@ static int run_evaluate(struct ctx *c)
 	struct fh_answer a;
 	int rc = evaluation_options(c, &ask, &st);
 
+	if (!rc)
+		rc = opt_int(c, "windows", 1, WINDOWS_MAX, &ask.windows, &st);
 	if (!rc && trace)
 		rc = trace_file_open(&t, trace, &st);
 	if (rc)
@@ -366,6 +369,7 @@ static const struct opt evaluate_opts[] = {
 	{"policy", 0, "NAME", "target or online network (default: the job's run.validate_policy)"},
 	{"dataset", 0, "NAME", "bars of another data set"},
 	{"trace", 't', "FILE", "write a row per bar as CSV (- for standard output)"},
+	{"windows", 0, "K", "play the split as K equal episodes side by side; -o json has the report of each"},
 	{"no-benchmarks", 0, NULL, "leave out buy-and-hold and never-trade"},
 	{NULL, 0, NULL, NULL}
 };
@@ -378,7 +382,7 @@ static const struct opt act_opts[] = {
 
 const struct command cmds_evaluate[] = {
 	{"evaluate", GROUP_RESULTS, "[JOB]", "run the greedy policy over a split and print its metrics",
-	 "The split is played as one episode, beside buy-and-hold and never-trade under the same costs. The trace has time,\n"
+	 "The split is played as one episode (or as --windows says), beside buy-and-hold and never-trade under the same costs. The trace has time,\n"
 	 "action, fill, price, fee, position, cash, equity, reward and exit of every bar with all digits.\n\n"
 	 "  fhctl evaluate first --split test --trace test.csv\n",
 	 evaluate_opts, 0, 1, OUT_ALL, run_evaluate},

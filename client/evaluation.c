@@ -45,6 +45,8 @@ static int start(struct ctx *c, const struct evaluation_ask *ask, int trace, str
 	e.has_trace = e.has_benchmarks = 1;
 	e.trace = trace;
 	e.benchmarks = ask->benchmarks;
+	e.has_windows = ask->windows > 1;
+	e.windows = (uint32_t)ask->windows;
 	req.call_case = FH__V1__REQUEST__CALL_EVALUATE;
 	req.evaluate = &e;
 	return ctx_call(c, &req, 0, out, st);

@@ -11,6 +11,7 @@ struct evaluation_ask {
 	const char *split, *dataset;
 	Fh__V1__Policy policy;        /* unspecified: the daemon's choice */
 	int benchmarks;
+	int64_t windows;              /* episodes that the split is cut into, 0 or 1: the whole split as one */
 };
 
 /* Job or --checkpoint, --split, --policy, --dataset. FH_INVALID. */

@@ -192,8 +192,9 @@ static int next_episode(struct task *t)
 	t->result->report[t->stage].name = name[t->stage];
 	if (script[t->stage] == eval_buy_and_hold)
 		eval_hold_config(&config);
-	return evaluation_new(t->stage ? NULL : t->cached->policy, script[t->stage], NULL, t->market, &config, t->split,
-			      !t->stage && t->ask.trace, &t->episode, &t->st);
+	const struct eval_setup setup = {.policy = t->stage ? NULL : t->cached->policy, .script = script[t->stage], .market = t->market,
+					 .config = &config, .split = t->split, .windows = t->ask.windows, .trace = !t->stage && t->ask.trace};
+	return evaluation_make(&setup, &t->episode, &t->st);
 }
 
 static int begin(struct evaluator *e, struct task *t)
@@ -244,6 +245,21 @@ static int keep_trace(struct task *t)
 	return 0;
 }
 
+static int keep_windows(struct task *t)
+{
+	struct evaluate_result *r = t->result;
+
+	r->window = malloc((size_t)t->ask.windows * sizeof *r->window);
+	if (!r->window)
+		return fh_fail(&t->st, FH_EXHAUSTED, "no memory for %d windows", t->ask.windows);
+	r->windows = t->ask.windows;
+	for (int w = 0; w < r->windows; w++) {
+		r->window[w].bars = evaluation_window(t->episode, w);
+		evaluation_window_report(t->episode, w, &r->window[w].value);
+	}
+	return 0;
+}
+
 /* One slice. 1: goes on, 0: finished, negative: failed. */
 static int evaluate_slice(struct evaluator *e, struct task *t)
 {
@@ -263,6 +279,8 @@ static int evaluate_slice(struct evaluator *e, struct task *t)
 	}
 	evaluation_report(t->episode, &t->result->report[t->stage].value);
 	code = !t->stage && t->ask.trace ? keep_trace(t) : 0;
+	if (!code && !t->stage && t->ask.windows > 1)
+		code = keep_windows(t);
 	evaluation_free(t->episode);
 	t->episode = NULL;
 	if (code)
@@ -337,6 +355,7 @@ static void result_free(void *p)
 
 	if (!r)
 		return;
+	free(r->window);
 	free(r->row);
 	free(r->close);
 	free(r);
@@ -357,7 +376,7 @@ static void answer(struct evaluator *e, struct task *t)
 		}
 		t->op->users--;
 		operation_finish(e->ops, t->op, t->code, &t->st, r,
-				 r ? sizeof *r + (size_t)r->rows * (sizeof *r->row + sizeof *r->close) : 0, result_free);
+				 r ? sizeof *r + (size_t)r->rows * (sizeof *r->row + sizeof *r->close) + (size_t)r->windows * sizeof *r->window : 0, result_free);
 		market_unref(t->market);
 		t->done(t->arg);
 	}

@@ -44,13 +44,17 @@ struct evaluate_ask {
 	struct policy_ref policy;
 	int split;            /* FH_SPLIT_* or EVALUATE_ALL */
 	int trace, benchmarks;
+	int windows;          /* episodes that the split is cut into */
 	int own_data;         /* the market must be the one of the checkpoint */
 };
 
 #define EVALUATE_REPORTS 3
+struct evaluate_window { struct fh_split bars; struct eval_report value; };
 struct evaluate_result {
 	int reports;
 	struct { const char *name; struct eval_report value; } report[EVALUATE_REPORTS];
+	struct evaluate_window *window; /* [windows], the agent's; none when there is one alone */
+	int windows;
 	int branches;
 	int64_t rows;
 	struct eval_row *row; /* [rows], with trace */

@@ -112,6 +112,12 @@ void rpc_evaluate(struct daemon *d, struct rpc_call *c)
 	x->ask.trace = q->has_trace && q->trace;
 	x->ask.benchmarks = q->has_benchmarks && q->benchmarks;
 	x->ask.own_data = !other;
+	x->ask.windows = q->has_windows ? (int)q->windows : 1;
+	if (q->has_windows && (!q->windows || q->windows > EVAL_WINDOWS_MAX)) {
+		fh_fail_field(&st, FH_INVALID, "windows", "windows is %u, 1 to %d are allowed", q->windows, EVAL_WINDOWS_MAX);
+		rpc_fail(c, &st);
+		return;
+	}
 	if ((other && fh_name_check("dataset", other, &st)) || find_split(q->split, &x->ask.split, &st) ||
 	    find_policy(d, q->job, q->checkpoint, q->has_policy, q->policy, &x->ask.policy, &j, &st) ||
 	    datasets_need(d->datasets, other ? other : j->spec.data.dataset, &set, &st) ||
@@ -267,6 +273,14 @@ static Fh__V1__EvaluateReply *result_to_wire(struct rpc_call *c, const struct ev
 	e->report = rpc_alloc(c, EVALUATE_REPORTS * sizeof *e->report);
 	for (int i = 0; i < r->reports; i++)
 		e->report[e->n_report++] = report_to_wire(c, r->report[i].name, &r->report[i].value);
+	e->window = rpc_alloc(c, (size_t)(r->windows + 1) * sizeof *e->window);
+	for (int i = 0; !first && i < r->windows; i++) {
+		Fh__V1__EvaluationReport *w = e->window[e->n_window++] = report_to_wire(c, "window", &r->window[i].value);
+
+		w->has_begin = w->has_end = 1;
+		w->begin = r->window[i].bars.begin;
+		w->end = r->window[i].bars.end;
+	}
 	if (n > TRACE_PAGE_ROWS)
 		n = TRACE_PAGE_ROWS;
 	row = rpc_alloc(c, (size_t)(n + 1) * sizeof *row);

@@ -93,8 +93,15 @@ struct backend {
 	int (*readback_poll)(struct exec *x, const void **data, uint64_t *tag, struct fh_status *st);
 	/* Waits until everything enqueued is done (before snapshots). */
 	int (*finish)(struct exec *x, struct fh_status *st);
+	/* Acting for evaluations, with the precision of training. act_open: from now on the network `policy` (enum fh_policy) of
+	 * this trial answers, as its parameters are now; no run() may come before the last act() that belongs to it. *rows: as
+	 * many as one call may ask, *few: so many cost hardly more than one. act: row i is the market features of bar[i] with
+	 * portfolio[i]; action [rows, branches] greedy, the lowest index on a tie. Returns when they are there. A row's actions
+	 * depend on nothing but the row. */
+	int (*act_open)(struct exec *x, int policy, int trial, int *rows, int *few, struct fh_status *st);
+	int (*act)(struct exec *x, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st);
 };
-#define BACKEND_ABI 2
+#define BACKEND_ABI 3
 /* What fhd-cuda.so exports. FH_UNAVAILABLE with the reason when there is no usable device. */
 #define BACKEND_ENTRY "fhd_backend_cuda"
 typedef int (*backend_entry)(int abi, int device, const struct backend **out, struct fh_status *st);

@@ -268,6 +268,17 @@ static int check_split(const char *field, double fraction, struct fh_split s, in
 			     (long long)(s.end > first ? s.end - first : 0), MARKET_WARMUP);
 }
 
+/* Every window of an evaluation has a step at least. */
+static int check_windows(const char *field, struct fh_split s, int64_t windows, struct fh_status *st)
+{
+	int64_t first = s.begin > MARKET_WARMUP ? s.begin : MARKET_WARMUP;
+
+	if (windows <= s.end - first - 1)
+		return 0;
+	return fh_fail_field(st, FH_INVALID, "run.validate_windows", "run.validate_windows is %lld, %s has only %lld steps", (long long)windows,
+			     field, (long long)(s.end - first - 1));
+}
+
 int spec_splits(const struct fh_spec *spec, int64_t bars, struct fh_split split[FH_SPLITS], struct fh_status *st)
 {
 	static const char *const field[FH_SPLITS] = {"data.train", "data.validation", "data.test"};
@@ -285,6 +296,8 @@ int spec_splits(const struct fh_spec *spec, int64_t bars, struct fh_split split[
 			continue;
 		}
 		int rc = check_split(field[i], fraction[i], out[i], bars, spec->data.embargo, st);
+		if (rc == 0 && i != FH_SPLIT_TRAIN)
+			rc = check_windows(field[i], out[i], spec->run.validate_windows, st);
 		if (rc)
 			return rc;
 		at = out[i].end + spec->data.embargo;

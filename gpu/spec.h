@@ -75,6 +75,7 @@ struct fh_spec {
 		int precision, device; /* enum fh_precision, enum fh_device */
 		int64_t population, slots, priority;
 		int validate_policy; /* enum fh_policy */
+		int64_t validate_windows; /* episodes that an evaluation during training cuts a split into */
 		int on_interrupt;    /* enum fh_interrupt */
 	} run;
 	struct {

@@ -3,6 +3,7 @@
  * Owns the merged table, written once under pthread_once and read only afterwards; any thread. Print order: model and
  * data, then what the model brings (net, learn, replay, collect), then env, run and init. */
 #include "gpu/spec_keys.h"
+#include "gpu/evaluate.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -101,6 +102,8 @@ static const struct spec_key tail_keys[] = {
 	{"run.priority", SPEC_INT, KEY_AT(run.priority), -100, 100, "0", 0, NULL, "higher runs first"},
 	{"run.validate_policy", SPEC_ENUM, KEY_AT(run.validate_policy), 0, 0, "target", 0, policy_words,
 	 "network that validation uses: target (smoother) or online"},
+	{"run.validate_windows", SPEC_INT, KEY_AT(run.validate_windows), 1, EVAL_WINDOWS_MAX, "1", 0, NULL,
+	 "equal parts of a split that evaluations during training play as episodes of their own, side by side; 1 = the whole split"},
 	{"run.on_interrupt", SPEC_ENUM, KEY_AT(run.on_interrupt), 0, 0, "resume", 0, interrupt_words,
 	 "after a daemon restart: resume from the last checkpoint or fail"},
 

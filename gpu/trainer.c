@@ -101,9 +101,6 @@ int trainer_new(const struct backend *b, const struct fh_spec *spec, struct trai
 		t->target = tensor_of(&t->plan, ROLE_TARGET);
 		t->clock = tensor_of(&t->plan, ROLE_CLOCK);
 		t->accum = tensor_of(&t->plan, ROLE_ACCUM);
-		t->weights = malloc(t->plan.tensor[t->param].stride);
-		if (!t->weights)
-			rc = fh_fail(st, FH_EXHAUSTED, "no memory for one network");
 	}
 	if (rc == 0)
 		rc = readback_new(t, st);
@@ -122,12 +119,11 @@ void trainer_free(struct trainer *t)
 	if (!t)
 		return;
 	validate_abandon(t);
-	policy_free(t->policy);
+	validate_forget(t);
 	if (t->x)
 		t->backend->exec_free(t->x);
 	readback_free(t);
 	market_unref(t->market);
-	free(t->weights);
 	free(t);
 }
 
@@ -206,8 +202,7 @@ int trainer_install(struct trainer *t, const struct job_start *start, struct mar
 	if (rc)
 		return rc; /* nothing of the last job has changed yet */
 	validate_abandon(t);
-	policy_free(t->policy); /* it holds v_min and v_max of the last job */
-	t->policy = NULL;
+	validate_forget(t);
 	t->begun = 0;
 	struct market *before = t->market;
 	t->market = market_ref(m);

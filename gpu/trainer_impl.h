@@ -57,9 +57,8 @@ struct trainer {
 	int paced, slow;                      /* calls in a row, and long ones among the last */
 	int64_t paced_ns;                     /* when the last one returned */
 
-	struct policy *policy;                /* evaluation in progress, else evaluation is NULL */
-	struct evaluation *evaluation;
-	float *weights;                       /* one network, read back for it */
+	struct evaluation *evaluation;        /* in progress, else NULL */
+	uint8_t *guess[FH_SPLITS];            /* [P, bars, EVAL_GUESS_SIDES] what networks said at the last evaluation, or NULL */
 
 	struct record record[RECORD_MAX];
 	uint64_t recorded, handed_out;
@@ -90,6 +89,8 @@ int validate_count(const struct trainer *t);
 /* Works for about budget_ns; 1 when all evaluations of this step are finished, 0 when not, else a code. */
 int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st);
 void validate_abandon(struct trainer *t);
+/* The next evaluations are of another job. */
+void validate_forget(struct trainer *t);
 
 /* trainer.c, used by checkpoint.c: makes spec, market and schedule those of a new job and fills fresh tensors. */
 struct job_start {

@@ -1,12 +1,19 @@
 /* Evaluations that training does at its boundaries: the greedy policy over the validation split, and at the end of the
  * job both networks over validation and test.
  *
- * Runs on the host with a copy of the network, in slices, on the trainer's worker. Invariant: position.evaluated counts
- * finished evaluations only, so a checkpoint taken in the middle of one starts it again and gets the same numbers. */
+ * Runs in slices on the trainer's worker; the network answers where it was trained (backend.h, act). Invariant:
+ * position.evaluated counts finished evaluations only, so a checkpoint taken in the middle of one starts it again and gets
+ * the same numbers. What networks said last time at the same bars is kept as guesses for the next time; it changes how
+ * long an evaluation takes and no number. */
 #include "gpu/trainer_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #include "gpu/eval_metrics.h"
 #include "proto/status.h"
+
+#define GUESS_BYTES_MAX ((size_t)64 << 20) /* of one split, over all trials; larger ones go without */
 
 struct task { int split, policy, trial; };
 
@@ -59,23 +66,45 @@ void validate_abandon(struct trainer *t)
 	t->evaluation = NULL;
 }
 
+void validate_forget(struct trainer *t)
+{
+	for (int i = 0; i < FH_SPLITS; i++) {
+		free(t->guess[i]);
+		t->guess[i] = NULL;
+	}
+}
+
+/* Where the guesses of a trial lie; NULL: it goes without. */
+static uint8_t *guesses(struct trainer *t, struct task now)
+{
+	size_t one = (size_t)(t->split[now.split].end - t->split[now.split].begin) * EVAL_GUESS_SIDES, all = one * (size_t)t->plan.population;
+
+	if (all > GUESS_BYTES_MAX)
+		return NULL;
+	if (!t->guess[now.split] && (t->guess[now.split] = malloc(all)))
+		memset(t->guess[now.split], EVAL_GUESS_NONE, all);
+	return t->guess[now.split] ? t->guess[now.split] + one * (size_t)now.trial : NULL;
+}
+
+static int act(void *ctx, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+{
+	struct trainer *t = ctx;
+
+	return t->backend->act(t->x, rows, bar, portfolio, action, st);
+}
+
 static int start(struct trainer *t, struct task now, struct fh_status *st)
 {
-	int tensor = now.policy == FH_POLICY_ONLINE ? t->param : t->target;
-	size_t bytes = t->plan.tensor[tensor].stride;
+	struct eval_actor actor = {.act = act, .ctx = t};
 	struct env_config config;
-	int rc = t->backend->read(t->x, tensor, bytes * (size_t)now.trial, t->weights, bytes, st);
+	int rc = t->backend->act_open(t->x, now.policy, now.trial, &actor.rows, &actor.few, st);
 
 	if (rc)
 		return rc;
-	if (t->policy)
-		policy_set(t->policy, t->weights);
-	else
-		rc = policy_new(&t->spec, FH_STATE_DIM, t->weights, &t->policy, st);
-	if (rc)
-		return rc;
 	eval_env_config(&t->spec, t->spec.env.reward_scale, &config);
-	return evaluation_new(t->policy, NULL, NULL, t->market, &config, t->split[now.split], 0, &t->evaluation, st);
+	const struct eval_setup setup = {.actor = &actor, .market = t->market, .config = &config, .split = t->split[now.split],
+					 .windows = (int)t->spec.run.validate_windows, .guess = guesses(t, now)};
+	return evaluation_make(&setup, &t->evaluation, st);
 }
 
 static void record(struct trainer *t, struct task now)
@@ -105,8 +134,9 @@ int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st)
 			if (rc)
 				return rc;
 		}
-		if (!evaluation_run(t->evaluation, left > 0 ? left : 0))
-			return 0;
+		int over = evaluation_run_on(t->evaluation, left > 0 ? left : 0, st);
+		if (over <= 0)
+			return over;
 		record(t, now);
 		validate_abandon(t);
 		t->at.evaluated++;

@@ -63,8 +63,11 @@ static int take_slots(struct cuda_exec *c, const struct plan *plan, struct fh_st
 			slot = t->bytes;
 	}
 	slot = (slot + 255) / 256 * 256;
-	CUDA_TRY(cudaMallocHost(&c->h_slots, slot * CUDA_SLOTS));
-	c->used.pinned = slot * CUDA_SLOTS;
+	c->used.pinned = slot * CUDA_SLOTS + cuda_act_pinned(&c->dims);
+	CUDA_TRY(cudaMallocHost(&c->h_slots, c->used.pinned));
+	c->h_row = (struct cuda_act_row *)((char *)c->h_slots + slot * CUDA_SLOTS);
+	c->h_action = (int32_t *)(c->h_row + CUDA_ACT_ROWS);
+	CUDA_TRY(cudaEventCreateWithFlags(&c->acted, cudaEventDisableTiming));
 	for (int i = 0; i < CUDA_SLOTS; i++) {
 		c->slot[i].h = (char *)c->h_slots + i * slot;
 		c->slot[i].bytes = slot;
@@ -154,6 +157,8 @@ static void give_back(struct cuda_exec *c)
 	}
 	if (c->join)
 		cudaEventDestroy(c->join);
+	if (c->acted)
+		cudaEventDestroy(c->acted);
 	if (c->side)
 		cudaStreamDestroy(c->side);
 	if (c->h_slots)
@@ -318,8 +323,9 @@ static void count_graphs(struct cuda_exec *c, size_t more, size_t less)
 	cuda_own(&s->graphs, more, less);
 	cuda_own(&c->used.graph_bytes, more, less);
 	__atomic_store_n(&c->used.graphs, c->graphs, __ATOMIC_RELAXED);
-	if (more && c->used.graph_bytes > s->graph_typical)
+	if (!less && (!s->graphs_seen || c->used.graph_bytes > s->graph_typical))
 		__atomic_store_n(&s->graph_typical, c->used.graph_bytes, __ATOMIC_RELAXED);
+	s->graphs_seen = 1;
 }
 
 /* The oldest goes; the stream may still run it. */
@@ -486,6 +492,8 @@ extern "C" __attribute__((visibility("default"))) int fhd_backend_cuda(int abi, 
 	b->readback_request = cuda_readback_request;
 	b->readback_poll = cuda_readback_poll;
 	b->finish = cuda_finish;
+	b->act_open = cuda_act_open;
+	b->act = cuda_act;
 	*out = b;
 	return 0;
 }

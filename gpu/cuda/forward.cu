@@ -11,7 +11,7 @@
 namespace {
 
 /* Which parameters a block of rows goes through. */
-struct pass { int row, rows, x_row, target; };
+struct pass { int row, rows, x_row, target; int trial = 0; /* when one trial runs alone */ };
 
 struct net_buffers { const struct cuda_array *x, *h1, *h2, *head, *out; };
 
@@ -43,9 +43,9 @@ void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int la
 	q->b_trial = (size_t)d->params * (d->precision == FH_PRECISION_BF16 ? 2 : 4);
 	q->ldb = l->in;
 	q->segments = 1;
-	q->seg[0] = {weight(c, p->target, layer), l->in, 0};
-	q->bias = cuda_tensor<float>(c, p->target ? T_TARGET : T_PARAM) + l->b;
+	q->seg[0] = {(const char *)weight(c, p->target, layer) + p->trial * q->b_trial, l->in, 0};
 	q->bias_trial = (size_t)d->params * 4;
+	q->bias = cuda_tensor<float>(c, p->target ? T_TARGET : T_PARAM) + (size_t)p->trial * d->params + l->b;
 	q->m = p->rows;
 	q->n = l->out;
 	q->store_n = cuda_pad16(l->out); /* every layer's columns in a row are padded */
@@ -53,13 +53,15 @@ void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int la
 	q->early = 1;
 }
 
-int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const struct net_buffers *b, struct fh_status *st)
+/* trials: 0 stands for all. */
+int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const struct net_buffers *b, int trials, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
 	const int vh = cuda_pad16(d->VH), ah = cuda_pad16(d->AH);
 	struct gemm_group l1 = {}, l2 = {}, l3 = {}, l4 = {};
 
+	l1.trials = l2.trials = l3.trials = l4.trials = trials;
 	for (int i = 0; i < passes; i++) {
 		const struct pass *p = &pass[i];
 		add(c, &l1, p, DQN_S1, b->x, s->ldx, p->x_row, 0, b->h1, s->ldh1, 0, 1, 0);
@@ -127,7 +129,7 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 
 	if (mlp_takes(c, 3L * B * c->dims.P, 0))
 		return mlp_forward(c, wide, 2, st);
-	return net_forward(c, pass, 2, &b, st);
+	return net_forward(c, pass, 2, &b, 0, st);
 }
 
 /* T_OBS through the online network into pout. */
@@ -144,7 +146,7 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	else
 		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<float>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px), c->s.px.stride,
 		                           d->N, d->SD, c->s.ldx));
-	return net_forward(c, &pass, 1, &b, st);
+	return net_forward(c, &pass, 1, &b, 0, st);
 }
 
 /* T_OBS to the greedy action of every branch. */
@@ -162,5 +164,22 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 	cuda_launch(c, k_greedy<A, L>, dim3((d->N + 7) / 8, 1, d->P), 256, 0, cuda_at<float>(c, &c->s.pout), c->s.pout.stride,     \
 	            cuda_tensor<int32_t>(c, T_ACTION), cuda_tensor<struct dqn_clock>(c, T_CLOCK), *d, c->s)
 	CUDA_TRY(HEAD_DISPATCH(head_actions(d), d->NA, GREEDY));
+	return 0;
+}
+
+int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int x_row, int rows, int32_t *action, struct fh_status *st)
+{
+	struct dqn_dims d = c->dims;
+	const struct pass pass = {0, rows, x_row, target, trial};
+	const struct net_buffers b = {&c->s.vx, &c->s.vh1, &c->s.vh2, &c->s.vhead, &c->s.vout};
+	const int rc = net_forward(c, &pass, 1, &b, 1, st);
+
+	if (rc)
+		return rc;
+	d.N = rows;
+#define GREEDY_ROWS(A, L)                                                                                                 \
+	cuda_launch(c, k_greedy<A, L>, dim3((rows + 7) / 8), 256, 0, cuda_at<float>(c, &c->s.vout), c->s.vout.stride, action,       \
+	            cuda_tensor<struct dqn_clock>(c, T_CLOCK) + trial, d, c->s)
+	CUDA_TRY(HEAD_DISPATCH(head_actions(&d), d.NA, GREEDY_ROWS));
 	return 0;
 }

@@ -29,6 +29,7 @@ struct host_exec {
 	struct slot slot[READBACK_SLOTS];
 	uint64_t asked, answered;
 	size_t slot_bytes;
+	struct host_act *act; /* made at the first evaluation */
 };
 
 static struct host_exec *host_of(struct exec *x) { return (struct host_exec *)x->priv; }
@@ -86,6 +87,7 @@ static void host_exec_free(struct exec *x)
 	struct host_exec *h = host_of(x);
 	for (int i = 0; i < READBACK_SLOTS; i++)
 		free(h->slot[i].data);
+	host_dqn_act_free(h->act);
 	team_free(h->priv.team);
 	market_unref((struct market *)(uintptr_t)x->market_host);
 	free(x->arena);
@@ -255,6 +257,17 @@ static int host_readback_poll(struct exec *x, const void **data, uint64_t *tag, 
 	return 1;
 }
 
+static int host_act_open(struct exec *x, int policy, int trial, int *rows, int *few, struct fh_status *st)
+{
+	return host_dqn_act_open(x, &host_of(x)->act, policy, trial, rows, few, st);
+}
+
+static int host_act(struct exec *x, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+{
+	(void)st;
+	return host_dqn_act(x, host_of(x)->act, rows, bar, portfolio, action);
+}
+
 /* ---------------------------------------------------------------- tables */
 
 const stage_fn *host_stages(const struct program *p)
@@ -270,7 +283,7 @@ const struct backend *backend_host(void)
 		.memory = host_memory, .usage = host_usage,
 		.exec_new = host_exec_new, .exec_free = host_exec_free, .exec_market = host_exec_market,
 		.write = host_write, .read = host_read, .zero = host_zero, .run = host_run, .stage = host_stage,
-		.readback_request = host_readback_request, .readback_poll = host_readback_poll, .finish = host_finish,
+		.readback_request = host_readback_request, .readback_poll = host_readback_poll, .finish = host_finish, .act_open = host_act_open, .act = host_act,
 	};
 	return &host;
 }

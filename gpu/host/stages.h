@@ -33,6 +33,12 @@ int host_dqn_backward(struct exec *x, struct fh_status *st);
 int host_dqn_norm(struct exec *x, struct fh_status *st);
 int host_dqn_adam(struct exec *x, struct fh_status *st);
 
+/* act.c: one network of an exec made ready to act for evaluations; freed with the exec. *a is NULL at first. */
+struct host_act;
+int host_dqn_act_open(struct exec *x, struct host_act **a, int policy, int trial, int *rows, int *few, struct fh_status *st);
+int host_dqn_act(struct exec *x, struct host_act *a, int rows, const int32_t *bar, const float *portfolio, int32_t *action);
+void host_dqn_act_free(struct host_act *a); /* NULL is fine */
+
 /* Start of trial p of a tensor: tensors have the trial axis in front. */
 static inline void *host_tensor(const struct exec *x, int tensor, int p)
 {
