@@ -43,18 +43,18 @@ static int take_label(struct fh_job_file *j, const char *pair, struct fh_status 
 	return fh_job_file_label(j, key, eq + 1, st);
 }
 
-/* --instrument, file, then --set, then --name and --label. Ranges of single keys are checked, the rules between keys are not. */
+/* File, then --instrument, then --set, then --name and --label. Ranges of single keys are checked, the rules between keys are not. */
 static int gather(const struct ctx *c, struct fh_job_file *j, struct fh_status *st)
 {
 	const char *v;
 	int rc = 0;
 
 	fh_job_file_init(j);
-	v = opt_text(c, "instrument");
-	if (v)
-		rc = fh_job_file_instrument(j, v, st);
-	if (rc == 0 && c->argc)
+	if (c->argc)
 		rc = read_file(c->argv[0], j, st);
+	v = opt_text(c, "instrument");
+	if (rc == 0 && v)
+		rc = fh_job_file_instrument(j, v, st);
 	for (int i = 0; rc == 0 && (v = opt_nth(c, "set", i)); i++)
 		rc = fh_spec_set_pair(&j->spec, v, st);
 	for (int i = 0; rc == 0 && (v = opt_nth(c, "label", i)); i++)
@@ -205,7 +205,7 @@ static int run_spec(struct ctx *c)
 	return rc ? ctx_fail(c, &st) : EXIT_DONE;
 }
 
-#define INSTRUMENT {"instrument", 0, "NAME", "tick, multiplier and costs of ES, CL, fx, ...; keys of the file and --set win over it"}
+#define INSTRUMENT {"instrument", 0, "NAME", "tick, multiplier, costs and lot of ES, CL, fx, ..., over the file; --set goes over it"}
 
 static const struct opt start_opts[] = {
 	{"set", 0, "KEY=VALUE", "one key of the specification, over the file; may be repeated"},

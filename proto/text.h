@@ -40,16 +40,14 @@ struct fh_job_file {
 	struct fh_spec spec;
 	struct { char key[FH_NAME_MAX]; char value[FH_LABEL_VALUE_MAX + 1]; } label[FH_LABELS_MAX];
 	int labels;
-	int instrument_given; /* fh_job_file_instrument() was called: the file's own one does not count */
 };
 void fh_job_file_init(struct fh_job_file *j); /* all defaults, no name, no labels */
 /* Lays the file over *j: top level name, labels, instrument (a preset of gpu/instruments.h: keys of env that the file does not
- * give), and the sections of the specification. Unknown keys are refused by
+ * give; refused where it gives all of them), and the sections of the specification. Unknown keys are refused by
  * dotted name with the nearest match and the line. Ranges are checked per key; spec_check() is the caller's, after
  * --set. *j untouched on failure. */
 int fh_job_file_parse(const char *text, size_t len, const char *what, struct fh_job_file *j, struct fh_status *st);
-/* As if `instrument: name` stood in the file: to be called before fh_job_file_parse(). Wins over an `instrument` in the file, as an
- * option does; the file's own keys of env stay in force. FH_INVALID lists the presets. */
+/* The preset's keys of env over what is there, as an option does: after the file, before --set. FH_INVALID lists the presets. */
 int fh_job_file_instrument(struct fh_job_file *j, const char *name, struct fh_status *st);
 int fh_job_file_label(struct fh_job_file *j, const char *key, const char *value, struct fh_status *st);
 

@@ -188,8 +188,20 @@ int fh_job_file_instrument(struct fh_job_file *j, const char *name, struct fh_st
 	if (rc)
 		return rc;
 	instrument_apply(i, &j->spec);
-	j->instrument_given = 1;
 	return 0;
+}
+
+/* Whether the file itself gives every key that a preset would: what `fhctl spec` prints does. */
+static int env_is_complete(const struct fh_node *root)
+{
+	static const char *const key[] = {"tick", "multiplier", "half_spread", "fee", "lot"};
+	size_t found = 0;
+
+	for (const struct fh_node *n = root->child; n; n = n->next)
+		for (const struct fh_node *c = !strcmp(n->key, "env") ? n->child : NULL; c; c = c->next)
+			for (size_t i = 0; i < sizeof key / sizeof *key; i++)
+				found += c->key && !strcmp(c->key, key[i]);
+	return found == sizeof key / sizeof *key;
 }
 
 /* `instrument: ES` sets its keys of env before any other line does, wherever it stands. */
@@ -206,10 +218,12 @@ static int take_instrument(struct fh_job_file *j, const struct fh_node *root, co
 	rc = need_scalar("instrument", n, st);
 	if (rc == 0)
 		rc = find_instrument(n->text, &i, st);
+	if (rc == 0 && env_is_complete(root))
+		rc = fh_fail_field(st, FH_INVALID, "instrument", "instrument %s would set nothing: env has tick, multiplier, half_spread, fee and lot; "
+				   "leave out those that it shall set", i->name);
 	if (rc)
 		return at_line(st, what, n);
-	if (!j->instrument_given)
-		instrument_apply(i, &j->spec);
+	instrument_apply(i, &j->spec);
 	return 0;
 }
 

@@ -65,7 +65,13 @@ def test_an_instrument_on_the_command_line(folder):
     job = folder / "job.yaml"
     job.write_text("instrument: CL\nenv:\n  fee: 9\n")
     env = json.loads(fh.ctl("spec", str(job), "--instrument", "es", "--set", "env.half_spread=0.5", "-o", "json").out)["env"]
-    assert (env["tick"], env["multiplier"], env["half_spread"], env["fee"], env["lot"]) == (0.25, 50, 0.5, 9, 1)
+    assert (env["tick"], env["multiplier"], env["half_spread"], env["fee"], env["lot"]) == (0.25, 50, 0.5, 2.25, 1)
+    env = json.loads(fh.ctl("spec", str(job), "-o", "json").out)["env"]
+    assert (env["tick"], env["multiplier"], env["half_spread"], env["fee"]) == (0.01, 1000, 0.01, 9)
+    job.write_text("instrument: CL\n" + fh.ctl("spec").out)
+    assert "would set nothing" in fh.ctl("spec", str(job), code=2).err
+    job.write_text(fh.ctl("spec").out)
+    assert json.loads(fh.ctl("spec", str(job), "--instrument", "ZB", "-o", "json").out)["env"]["tick"] == 0.03125
     assert "there are ES, NQ" in fh.ctl("spec", "--instrument", "ESX", code=2).err
 
 

@@ -94,17 +94,18 @@ static void a_job_file_names_one(void **arg)
 	assert_true(plain.env.multiplier != 1000);
 }
 
-/* --instrument: over the file's own one, under the file's own keys. */
+/* --instrument: over the whole file, as options are. */
 static void an_option_names_one(void **arg)
 {
-	static const char text[] = "instrument: CL\nenv:\n  fee: 9\n";
+	static const char text[] = "instrument: CL\nenv:\n  fee: 9\n  max_position: 4\n";
 	struct fh_status st = FH_STATUS_INIT;
 	struct fh_job_file j;
 
 	fh_job_file_init(&j);
-	assert_int_equal(fh_job_file_instrument(&j, "zn", &st), 0);
 	assert_int_equal(fh_job_file_parse(text, strlen(text), "job.yaml", &j, &st), 0);
-	assert_true(j.spec.env.tick == 0.015625 && j.spec.env.multiplier == 1000 && j.spec.env.half_spread == 0.0078125 && j.spec.env.fee == 9);
+	assert_int_equal(fh_job_file_instrument(&j, "zn", &st), 0);
+	assert_true(j.spec.env.tick == 0.015625 && j.spec.env.multiplier == 1000 && j.spec.env.half_spread == 0.0078125 && j.spec.env.fee == 1.67);
+	assert_true(j.spec.env.max_position == 4);
 	assert_int_equal(fh_job_file_instrument(&j, "ZNZ", &st), FH_INVALID);
 	assert_non_null(strstr(st.text, "there are ES, NQ"));
 }
@@ -116,6 +117,8 @@ static void an_unknown_one_is_refused_with_the_list(void **arg)
 		{"env:\n  fee: 1\ninstrument: DAX\n", "job.yaml:3: there is no preset \"DAX\"; there are ES, NQ"},
 		{"instrument: [ES]\n", "a list"}, {"instrument:\n", "no preset \"\""}, {"instrument: ~\n", "null"},
 		{"instrumnt: ES\n", "instrument"},
+		/* A complete file, as `fhctl spec` prints it: the line would do nothing. */
+		{"env: {tick: 1, multiplier: 1, half_spread: 0, fee: 0, lot: 1}\ninstrument: ES\n", "job.yaml:2: instrument ES would set nothing"},
 	};
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
