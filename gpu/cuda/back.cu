@@ -1,8 +1,8 @@
-/* The gradient through the layers in one launch, for many rows: a block takes a tile of rows from the gradients of the outputs
- * to those of the first hidden layer, which stay in shared memory on the way; weights come from L2 through one ring of copies
- * that runs on from layer to layer and from tile to tile.
+/* The gradient through the layers in one launch: a block takes a tile of rows from the gradients of the outputs to those of
+ * the first hidden layer, which stay in shared memory on the way; weights come from L2 through one ring of copies that runs on
+ * from layer to layer and from tile to tile.
  *
- * A layer is computed in chunks of four units of 64 columns; a unit is a column of two warps (32 rows x 64 columns each). Two
+ * A layer is computed in chunks of four units of 64 columns; a unit is two warps', one above the other or side by side. Two
  * arrays of rows take turns: dout -> (dhead) -> dh2 in the place of dout -> dh1 in the place of dhead. What a chunk leaves is
  * copied to memory, for the weight gradients, while the next one runs. */
 #include "gpu/cuda/back.cuh"
@@ -12,8 +12,15 @@ namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { BK = 32, UNIT = 64, UNITS = 4, LDB = UNITS * UNIT + 8, STAGE = BK * LDB, ROWS = 64, THREADS = 256, CHUNKS = 10 };
+enum { UNIT = 64, UNITS = 4, LDB = UNITS * UNIT + 8, THREADS = 256, CHUNKS = 10, STEP_MOST = 64 };
 enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
+
+/* How a block divides its tile: warps below each other, 16 rows each of these MI times; rows of weights in a stage of the ring. Fewer
+ * rows a tile spread a small batch over the machine. */
+template <int DOWN_, int MI_, int BK_, int STAGES_> struct team {
+	enum { DOWN = DOWN_, MI = MI_, BK = BK_, STAGES = STAGES_, ROWS = DOWN * MI * 16, ACROSS = THREADS / 32 / DOWN };
+	enum { COLS = UNITS * UNIT / ACROSS, NJ = COLS / 8, STAGE = BK * LDB };
+};
 
 /* A unit's product: rows [w, w + k) of weights `ld` apart, n columns; its input begins at column a, its results go to column c of
  * the other array and to g of a row in memory, g_n of them (zeros behind n). A segment of the sum adds to w and a, and has
@@ -30,101 +37,135 @@ struct back_args {
 	int ldo, ld[LAYERS];
 	int row[2];              /* row lengths of the two arrays in shared memory */
 	int rows, tiles, trials, chunks;
+	int even;                /* rows of all weights are at multiples of 16 bytes */
 	struct back_chunk chunk[CHUNKS];
 };
 static_assert(sizeof(struct back_args) <= 4096, "kernel arguments");
 
-/* Where the copies of weights stand: they run ahead of the products. */
-struct feed { int tile, section, segment, k; };
+/* Where the copies of weights stand: they run ahead of the products. from, rows, left: of each unit, this thread's next 16 bytes, rows
+ * of the segment from there on, columns. */
+struct feed {
+	int tile, section, segment, k;
+	const bf16 *from[UNITS];
+	int rows[UNITS], ld[UNITS], left[UNITS];
+};
+
+__device__ __forceinline__ void feed_segment(struct feed &f, const struct back_args &x)
+{
+	const struct back_chunk &q = x.chunk[f.section];
+	const struct back_segment &s = q.seg[f.segment];
+	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
+
+	f.k = 0;
+#pragma unroll
+	for (int u = 0; u < UNITS; u++) {
+		const struct back_unit &v = q.unit[u];
+
+		f.ld[u] = v.ld;
+		f.from[u] = x.weight + f.tile / x.tiles * x.params + s.w + v.w + (size_t)row * v.ld + col;
+		f.left[u] = copy_left(v.n, col);
+		f.rows[u] = u < q.units && f.left[u] ? min(s.k, v.k) - row : 0;
+	}
+}
+
+__device__ __forceinline__ void feed_down(struct feed &f, int u)
+{
+	f.from[u] += f.ld[u] * (THREADS / 8);
+	f.rows[u] -= THREADS / 8;
+}
 
 /* Asks for the next stage; always a group, so that waits count alike. */
-__device__ __forceinline__ void feed_next(struct feed &f, const struct back_args &x, bf16 *to)
+template <typename Team> __device__ __forceinline__ void feed_next(struct feed &f, const struct back_args &x, bf16 *to)
 {
 	if (f.tile < x.tiles * x.trials) {
-		const struct back_chunk &q = x.chunk[f.section];
-		const struct back_segment &s = q.seg[f.segment];
-		const bf16 *w = x.weight + f.tile / x.tiles * x.params;
-		const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
-
+		to += threadIdx.x / 8 * LDB + threadIdx.x % 8 * 8;
+		if (x.even) {
 #pragma unroll
-		for (int u = 0; u < UNITS; u++)
-			if (u < q.units) {
-				const struct back_unit &v = q.unit[u];
-				const bool in = f.k + row < min(s.k, v.k);
-
-				copy_8(to + row * LDB + u * UNIT + col, w + s.w + v.w + (size_t)(f.k + row) * v.ld + col, in ? copy_left(v.n, col) : 0,
-				       v.ld % 8 == 0, w);
-			}
-		f.k += BK;
-		if (f.k >= s.k) {
-			f.k = 0;
-			if (++f.segment == q.segments) {
+			for (int u = 0; u < UNITS; u++)
+#pragma unroll
+				for (int r = 0; r < Team::BK; r += THREADS / 8, feed_down(f, u))
+					ptx_copy16_if(ptx_shared_at(to + r * LDB + u * UNIT), f.from[u], f.rows[u] > 0);
+		} else {
+#pragma unroll 1
+			for (int r = 0; r < Team::BK; r += THREADS / 8)
+#pragma unroll
+				for (int u = 0; u < UNITS; u++, feed_down(f, u - 1))
+					copy_8(to + r * LDB + u * UNIT, f.from[u], f.rows[u] > 0 ? f.left[u] : 0, false, x.weight);
+		}
+		f.k += Team::BK;
+		if (f.k >= x.chunk[f.section].seg[f.segment].k) {
+			if (++f.segment == x.chunk[f.section].segments) {
 				f.segment = 0;
 				if (++f.section == x.chunks)
 					f.section = 0, f.tile += gridDim.x;
 			}
+			if (f.tile < x.tiles * x.trials)
+				feed_segment(f, x);
 		}
 	}
 	ptx_copy_commit();
 }
 
-/* The gradients of the outputs of a tile, zeros below its last row and up to a multiple of BK. */
-__device__ __forceinline__ void load_rows(const struct back_args &x, bf16 *to, int z, int first, int valid)
+/* The gradients of the outputs of a tile, zeros below its last row and as far as steps reach. */
+template <typename Team> __device__ __forceinline__ void load_rows(const struct back_args &x, bf16 *to, int z, int first, int valid)
 {
 	const bf16 *from = (const bf16 *)((const char *)x.dout + z * x.dout_trial) + (size_t)first * x.ldo;
 
 #pragma unroll 1
-	for (int r = threadIdx.x / 32; r < ROWS; r += THREADS / 32)
+	for (int r = threadIdx.x / 32; r < Team::ROWS; r += THREADS / 32)
 #pragma unroll 1
-		for (int col = (threadIdx.x & 31) * 8; col < x.ldo + BK; col += 256)
+		for (int col = (threadIdx.x & 31) * 8; col < x.ldo + STEP_MOST; col += 256)
 			copy_8(to + r * x.row[0] + col, from + (size_t)r * x.ldo + col, r < valid ? copy_left(x.ldo, col) : 0, true, x.dout);
 }
 
-/* A warp's share of a step: 32 rows by 64 columns; a: its rows, b: its columns' weights. The order of gemm.cu: by 16 of k, upwards. */
-__device__ __forceinline__ void multiply(float (&acc)[2][8][4], const bf16 *a, int ld, const bf16 *b)
+/* A warp's share of a step; a: its rows, b: its columns' weights. The order of gemm.cu: by 16 of k, upwards. */
+template <typename Team>
+__device__ __forceinline__ void multiply(float (&acc)[Team::MI][Team::NJ][4], const bf16 *a, int ld, const bf16 *b)
 {
 	const int lane = threadIdx.x & 31;
 
 	a += (lane & 15) * ld + (lane >> 4) * 8;
 	b += (lane & 15) * LDB + (lane >> 4) * 8;
 #pragma unroll
-	for (int k = 0; k < BK; k += 16) {
-		unsigned fa[2][4], fb[4][4];
+	for (int k = 0; k < Team::BK; k += 16) {
+		unsigned fa[Team::MI][4], fb[Team::NJ / 2][4];
 #pragma unroll
-		for (int i = 0; i < 2; i++)
+		for (int i = 0; i < Team::MI; i++)
 			ptx_ldmatrix4(fa[i], a + i * 16 * ld + k);
 #pragma unroll
-		for (int j = 0; j < 4; j++)
+		for (int j = 0; j < Team::NJ / 2; j++)
 			ptx_ldmatrix4t(fb[j], b + k * LDB + j * 16);
 #pragma unroll
-		for (int j = 0; j < 8; j++)
+		for (int j = 0; j < Team::NJ; j++)
 #pragma unroll
-			for (int i = 0; i < 2; i++)
+			for (int i = 0; i < Team::MI; i++)
 				ptx_mma_bf16(acc[i][j], fa[i], fb[j / 2][(j & 1) * 2], fb[j / 2][(j & 1) * 2 + 1]);
 	}
 }
 
-/* What relu let through of a warp's rows of a unit: pairs of columns, asked for before the products that they will mask. */
-__device__ __forceinline__ void load_mask(__nv_bfloat162 (&mask)[4][8], const bf16 *act, int ld, int rows, int n)
+/* What relu let through of a warp's rows and columns: pairs of columns, asked for before the products that they will mask. */
+template <typename Team>
+__device__ __forceinline__ void load_mask(__nv_bfloat162 (&mask)[2 * Team::MI][Team::NJ], const bf16 *act, int ld, int rows, int n)
 {
 	const int row = (threadIdx.x & 31) / 4, col = (threadIdx.x & 3) * 2;
 #pragma unroll
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 2 * Team::MI; i++)
 #pragma unroll
-		for (int j = 0; j < 8; j++)
+		for (int j = 0; j < Team::NJ; j++)
 			mask[i][j] = row + i * 8 < rows && j * 8 + col < n ? *(const __nv_bfloat162 *)(act + (size_t)(row + i * 8) * ld + j * 8 + col)
 			                                                   : __floats2bfloat162_rn(0.f, 0.f);
 }
 
-__device__ __forceinline__ void keep(const float (&acc)[2][8][4], const __nv_bfloat162 (&mask)[4][8], bf16 *to, int ld)
+template <typename Team>
+__device__ __forceinline__ void keep(const float (&acc)[Team::MI][Team::NJ][4], const __nv_bfloat162 (&mask)[2 * Team::MI][Team::NJ], bf16 *to, int ld)
 {
 	const int lane = threadIdx.x & 31;
 
 	to += lane / 4 * ld + (lane & 3) * 2;
 #pragma unroll
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 2 * Team::MI; i++)
 #pragma unroll
-		for (int j = 0; j < 8; j++) {
+		for (int j = 0; j < Team::NJ; j++) {
 			const float2 open = __bfloat1622float2(mask[i][j]);
 
 			*(__nv_bfloat162 *)(to + i * 8 * ld + j * 8) = __floats2bfloat162_rn(open.x > 0.f ? acc[i / 2][j][i % 2 * 2] : 0.f,
@@ -146,54 +187,58 @@ __device__ __forceinline__ void keep_rows(const struct back_args &x, const struc
 				*(uint4 *)(d + (size_t)r * ld + q.unit[u].g) = *(const uint4 *)(from + r * lds + q.unit[u].c + col);
 }
 
-template <int STAGES> __global__ void __launch_bounds__(THREADS, 1) k_back(const __grid_constant__ struct back_args x)
+template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back(const __grid_constant__ struct back_args x)
 {
+	enum { STAGES = Team::STAGES, STAGE = Team::STAGE };
 	PTX_SHARED(char, shared);
-	bf16 *ring = (bf16 *)shared, *const array0 = ring + STAGES * STAGE, *const array1 = array0 + ROWS * x.row[0];
-	const int warp = threadIdx.x / 32, wm = warp / UNITS * 32, wn = warp % UNITS;
-	struct feed f = {(int)blockIdx.x, 0, 0, 0};
+	bf16 *ring = (bf16 *)shared, *const array0 = ring + STAGES * STAGE, *const array1 = array0 + Team::ROWS * x.row[0];
+	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* so that the compiler sees that a warp agrees on it */
+	const int wm = warp / Team::ACROSS * Team::MI * 16, wn = warp % Team::ACROSS * Team::COLS, unit = wn / UNIT, in_unit = wn % UNIT;
+	struct feed f = {};
 	int slot = 0;
 
+	f.tile = blockIdx.x;
+	feed_segment(f, x);
 #pragma unroll 1
 	for (int i = 0; i < STAGES - 1; i++) /* weights: no launch just before writes them */
-		feed_next(f, x, ring + i * STAGE);
+		feed_next<Team>(f, x, ring + i * STAGE);
 	cuda_wait_before();
 	cuda_let_next();
 #pragma unroll 1
 	for (int id = blockIdx.x; id < x.tiles * x.trials; id += gridDim.x) {
-		const int z = id / x.tiles, first = id % x.tiles * ROWS, valid = min((int)ROWS, x.rows - first);
+		const int z = id / x.tiles, first = id % x.tiles * Team::ROWS, valid = min((int)Team::ROWS, x.rows - first);
 
-		load_rows(x, array0, z, first, valid);
+		load_rows<Team>(x, array0, z, first, valid);
 		ptx_copy_commit();
 		ptx_copy_wait<0>();
 #pragma unroll 1
 		for (int section = 0; section < x.chunks; section++) {
 			const struct back_chunk &q = x.chunk[section];
-			const struct back_unit &u = q.unit[wn];
-			const bool mine = wn < q.units, back = q.to == TO_H2; /* from array 1 to array 0 */
+			const struct back_unit &u = q.unit[unit];
+			const bool mine = unit < q.units, back = q.to == TO_H2; /* from array 1 to array 0 */
 			const int lda = x.row[back], ldc = x.row[!back];
 			const bf16 *a = (back ? array1 : array0) + wm * lda + u.a;
-			float acc[2][8][4] = {};
-			__nv_bfloat162 mask[4][8];
+			float acc[Team::MI][Team::NJ][4] = {};
+			__nv_bfloat162 mask[2 * Team::MI][Team::NJ];
 
 			if (mine)
-				load_mask(mask, (const bf16 *)((const char *)x.act[q.to] + z * x.act_trial[q.to]) + (size_t)(first + wm) * x.ld[q.to] + u.g,
-				          x.ld[q.to], valid - wm, u.g_n);
+				load_mask<Team>(mask, (const bf16 *)((const char *)x.act[q.to] + z * x.act_trial[q.to]) + (size_t)(first + wm) * x.ld[q.to] +
+				                u.g + in_unit, x.ld[q.to], valid - wm, u.g_n - in_unit);
 #pragma unroll 1
 			for (int s = 0; s < q.segments; s++)
 #pragma unroll 1
-				for (int k = 0; k < q.seg[s].k; k += BK) {
+				for (int k = 0; k < q.seg[s].k; k += Team::BK) {
 					ptx_copy_wait<STAGES - 2>();
 					__syncthreads(); /* the stage is there for all, and its predecessor is free */
-					feed_next(f, x, ring + (slot + STAGES - 1) % STAGES * STAGE);
+					feed_next<Team>(f, x, ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE);
 					if (s == 0 && k == 0 && section)
 						keep_rows(x, x.chunk[section - 1], x.chunk[section - 1].to == TO_H2 ? array0 : array1, z, first, valid);
 					if (mine && k < u.k)
-						multiply(acc, a + q.seg[s].a + k, lda, ring + slot * STAGE + wn * UNIT);
+						multiply<Team>(acc, a + q.seg[s].a + k, lda, ring + slot * STAGE + wn);
 					slot = slot + 1 == STAGES ? 0 : slot + 1;
 				}
 			if (mine)
-				keep(acc, mask, (back ? array0 : array1) + wm * ldc + u.c, ldc);
+				keep<Team>(acc, mask, (back ? array0 : array1) + wm * ldc + u.c + in_unit, ldc);
 		}
 		__syncthreads();
 		keep_rows(x, x.chunk[x.chunks - 1], array1, z, first, valid);
@@ -220,6 +265,8 @@ int add_layer(struct back_args *x, const struct dqn_dims *d, int layer, int to, 
 			*q = {};
 			q->to = to, q->segments = 1;
 		}
+		if (l->in % 8)
+			x->even = 0;
 		const int at = i * UNIT, n = l->in - at, padded = cuda_pad16(l->in) - at;
 		q->unit[q->units++] = {(int)l->w + at, l->in, l->out, n < UNIT ? n : UNIT, a, c + at, g + at, padded < UNIT ? padded : UNIT};
 		q->seg[0].k = max(q->seg[0].k, l->out);
@@ -255,6 +302,7 @@ int describe(struct cuda_exec *c, struct back_args *x)
 	int heads = 0;
 
 	*x = {};
+	x->even = 1;
 	if (d->precision != FH_PRECISION_BF16 || d->params > INT32_MAX)
 		return 0;
 	for (int h = 0, g = 0; h <= d->D; h++) {
@@ -267,32 +315,61 @@ int describe(struct cuda_exec *c, struct back_args *x)
 	if (!add_layer(x, d, DQN_V1, TO_H2, 0, 0, 0) || !add_layer(x, d, DQN_S2, TO_H1, 0, 0, 0))
 		return 0;
 	through_heads(x, d);
-	x->row[0] = max(s->ldo + BK, units_of(d->H2) * UNIT) + 8;
+	x->row[0] = max(s->ldo + STEP_MOST, units_of(d->H2) * UNIT) + 8;
 	x->row[1] = max(heads, units_of(d->H1) * UNIT) + 8;
 	return 1;
 }
 
-size_t shared_bytes(const struct back_args *x, int stages) { return ((size_t)stages * STAGE + (size_t)ROWS * (x->row[0] + x->row[1])) * sizeof(bf16); }
-
-/* Stages of the ring that fit beside the rows, 0: not even the fewest. */
-int stages_of(struct cuda_exec *c, const struct back_args *x)
+template <typename Team> size_t shared_bytes(const struct back_args *x)
 {
-	int shared = 0;
-
-	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) != cudaSuccess)
-		return 0;
-	return shared_bytes(x, 4) <= (size_t)shared ? 4 : shared_bytes(x, 3) <= (size_t)shared ? 3 : 0;
+	return ((size_t)Team::STAGES * Team::STAGE + (size_t)Team::ROWS * (x->row[0] + x->row[1])) * sizeof(bf16);
 }
 
-template <int STAGES> cudaError_t launch(struct cuda_exec *c, const struct back_args *x)
+typedef team<1, 1, 64, 4> few;
+typedef team<2, 1, 64, 3> some;
+typedef team<2, 2, 32, 4> many;
+typedef team<2, 2, 32, 3> many_tight;
+
+struct choice { int rows, cost; };
+
+/* About how long tiles like these take, in tenths of a microsecond of an H200: a tile waits for its weights to come into one
+ * multiprocessor (56) or for its products (14 a 10 rows), all tiles for L2 (1 each). Bits do not depend on it. */
+template <typename Team> void consider(const struct cuda_exec *c, const struct back_args *x, size_t shared, struct choice *best)
 {
-	const int tiles = x->tiles * x->trials;
-	const size_t bytes = shared_bytes(x, STAGES);
-	const cudaError_t e = cudaFuncSetAttribute(k_back<STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+	const int tiles = cuda_tiles(c->dims.B, Team::ROWS) * c->dims.P, waves = cuda_tiles(tiles, c->multiprocessors);
+	const int cost = max(waves * max(56, Team::ROWS * 14 / 10), tiles);
+
+	if (shared_bytes<Team>(x) <= shared && (!best->rows || cost < best->cost))
+		*best = {Team::ROWS, cost};
+}
+
+/* Rows of a tile, 0: none fits. */
+int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared)
+{
+	struct choice best = {};
+	int most = 0;
+
+	if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) != cudaSuccess)
+		return 0;
+	*shared = (size_t)most;
+	consider<few>(c, x, *shared, &best);
+	consider<some>(c, x, *shared, &best);
+	consider<many_tight>(c, x, *shared, &best);
+	const char *wide = getenv("FH_GPU_WIDE"); /* 2, 3, 4: tiles of 16, 32, 64 rows, for tests */
+	const int asked = wide ? atoi(wide) : 0, rows = asked == 2 ? few::ROWS : asked == 3 ? some::ROWS : asked == 4 ? many::ROWS : 0;
+	const size_t bytes = rows == few::ROWS ? shared_bytes<few>(x) : rows == some::ROWS ? shared_bytes<some>(x) : shared_bytes<many_tight>(x);
+	return rows && bytes <= *shared ? rows : best.rows;
+}
+
+template <typename Team> cudaError_t launch(struct cuda_exec *c, struct back_args *x)
+{
+	const size_t bytes = shared_bytes<Team>(x);
+	const cudaError_t e = cudaFuncSetAttribute(k_back<Team>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 
 	if (e != cudaSuccess)
 		return e;
-	return cuda_launch(c, k_back<STAGES>, dim3(tiles < c->multiprocessors ? tiles : c->multiprocessors), THREADS, bytes, *x);
+	x->tiles = cuda_tiles(x->rows, Team::ROWS);
+	return cuda_launch(c, k_back<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, bytes, *x);
 }
 
 } // namespace
@@ -300,9 +377,9 @@ template <int STAGES> cudaError_t launch(struct cuda_exec *c, const struct back_
 int back_takes(struct cuda_exec *c)
 {
 	struct back_args x;
+	size_t shared;
 
-	/* Below 32 rows a multiprocessor most of them would be idle, or each would read all weights for a few rows. */
-	return back_wide(c, (long)c->dims.B * c->dims.P >= 32L * c->multiprocessors) && describe(c, &x) && stages_of(c, &x) > 0;
+	return back_wide(c, 1) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
 }
 
 int back_layers(struct cuda_exec *c, struct fh_status *st)
@@ -312,6 +389,7 @@ int back_layers(struct cuda_exec *c, struct fh_status *st)
 	const struct cuda_array *act[LAYERS] = {&s->head, &s->h2, &s->h1}, *to[LAYERS] = {&s->dhead, &s->dh2, &s->dh1};
 	const int ld[LAYERS] = {s->ldhead, s->ldh2, s->ldh1};
 	struct back_args x;
+	size_t shared;
 
 	if (!describe(c, &x))
 		return fh_fail(st, FH_INTERNAL, "backward: the network does not fit"); /* back_takes() said otherwise */
@@ -322,7 +400,11 @@ int back_layers(struct cuda_exec *c, struct fh_status *st)
 		x.d[i] = cuda_at<bf16>(c, to[i]), x.d_trial[i] = to[i]->stride;
 		x.ld[i] = ld[i];
 	}
-	x.rows = d->B, x.tiles = cuda_tiles(d->B, ROWS), x.trials = d->P;
-	CUDA_TRY(stages_of(c, &x) == 4 ? launch<4>(c, &x) : launch<3>(c, &x));
+	x.rows = d->B, x.trials = d->P;
+	switch (rows_of(c, &x, &shared)) {
+	case few::ROWS: CUDA_TRY(launch<few>(c, &x)); break;
+	case some::ROWS: CUDA_TRY(launch<some>(c, &x)); break;
+	default: CUDA_TRY(shared_bytes<many>(&x) <= shared ? launch<many>(c, &x) : launch<many_tight>(c, &x));
+	}
 	return 0;
 }

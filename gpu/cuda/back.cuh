@@ -1,4 +1,4 @@
-/* The backward pass of many rows in two launches: the gradient through all layers (back.cu), then every weight gradient with
+/* The backward pass in two launches: the gradient through all layers (back.cu), then every weight gradient, of many rows with
  * large tiles (weight.cu). BF16 only. Every bit is that of the products layer by layer (backward.cu, gemm.cu): who takes a
  * step is a question of speed alone. */
 #ifndef FH_GPU_CUDA_BACK_CUH
@@ -8,8 +8,8 @@
 #include <string.h>
 #include "gpu/cuda/gemm.cuh"
 
-/* Kernels for many rows: when there are enough. FH_GPU_WIDE=0: never, other values: whenever the shape allows it; for tests. Never where
- * stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
+/* Kernels for many rows: when there are enough. FH_GPU_WIDE, for tests: 0 never, other values whenever the shape allows it (2, 3, 4:
+ * in smaller to larger tiles). Never where stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
 static inline int back_wide(const struct cuda_exec *c, int enough)
 {
 	const char *wide = getenv("FH_GPU_WIDE");
@@ -17,7 +17,7 @@ static inline int back_wide(const struct cuda_exec *c, int enough)
 	return !c->sync && (wide ? strcmp(wide, "0") != 0 : enough);
 }
 
-/* 1: a batch like this is taken here. */
+/* 1: a network like this is taken here, by however many rows. */
 int back_takes(struct cuda_exec *c);
 /* dout -> dhead, dh2, dh1. */
 int back_layers(struct cuda_exec *c, struct fh_status *st);

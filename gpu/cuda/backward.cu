@@ -1,6 +1,6 @@
-/* The backward pass: three launches down the layers, each product's relu mask in its epilogue, weight and bias gradients
- * beside; for many rows one launch down the layers and one for the weights (back.cuh). Fills all of T_GRAD but the padding, which stays zero, and leaves the sum of squares of every tile for the
- * norm. */
+/* The backward pass: one launch down the layers and one for the weights (back.cuh), or three down the layers, each product's relu
+ * mask in its epilogue, weight and bias gradients beside. Fills all of T_GRAD but the padding, which stays zero, and leaves the sum
+ * of squares of every tile for the norm. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/norm.cuh"
@@ -145,9 +145,9 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_slices(const float *slice,
 
 } // namespace
 
-/* A small batch: each launch goes one layer down and takes along the weight gradients of the layer above. Many rows: the
- * gradients through the layers take other tiles, or one launch, and all weight gradients follow in one of their own; those
- * of a large batch are cut into slices. */
+/* Layer by layer, each launch goes one layer down and takes along the weight gradients of the layer above. Where all layers go in
+ * one launch, or many rows want other tiles, all weight gradients follow in a launch of their own; those of a large batch are
+ * cut into slices. */
 int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 {
 	static const char *const what[3] = {"launch of backward heads 2", "launch of backward heads 1", "launch of backward trunk 2"};

@@ -26,7 +26,10 @@ struct work { int p, z, slice, m0, n0, k, k_end; };
 __device__ __forceinline__ struct work work_of(const struct gemm_group &group, int id)
 {
 	const int slices = group.slices > 1 ? group.slices : 1, at = id % group.tiles;
-	struct work w = {0, id / group.tiles / slices, id / group.tiles % slices};
+	struct work w = {};
+
+	w.z = id / group.tiles / slices;
+	w.slice = id / group.tiles % slices;
 
 	while (w.p + 1 < group.count && at >= group.first[w.p + 1])
 		w.p++;

@@ -1,5 +1,6 @@
-/* The kernels for many rows behind the forward pass (FH_GPU_WIDE=1) against those layer by layer (0), bit for bit, over sizes where
- * tiles, units of columns and steps of a sum do not come out even; the projection wherever a return may land. */
+/* The kernels for many rows behind the forward pass (FH_GPU_WIDE=2, 3, 4: in tiles of 16, 32, 64 rows) against those layer by layer
+ * (0), bit for bit, over sizes where tiles, units of columns and steps of a sum do not come out even; the projection wherever a
+ * return may land. */
 #include "gpu/cuda/scratch.h"
 #include "tests/gpu/rig.h"
 
@@ -81,8 +82,34 @@ static void same(const char *name, int shape, const unsigned char *a, const unsi
 		}
 }
 
+static void same_left(struct rig *r, const struct cuda_scratch *s, int shape, const struct left *a, const struct left *b)
+{
+	const struct { const char *name; const struct cuda_array *x; size_t bytes; } made[] = {
+		{"dout", &s->dout, (size_t)r->d.B * (size_t)(s->ldo * s->low)}, {"dhead", &s->dhead, (size_t)r->d.B * (size_t)(s->ldhead * s->low)},
+		{"dh2", &s->dh2, (size_t)r->d.B * (size_t)(s->ldh2 * s->low)}, {"dh1", &s->dh1, (size_t)r->d.B * (size_t)(s->ldh1 * s->low)},
+		{"q", &s->q, (size_t)r->d.B * 4}, {"edge", &s->edge, (size_t)r->d.B * 4}, {"part", &s->part, (size_t)s->parts * 8},
+	};
+
+	for (unsigned k = 0; k < sizeof made / sizeof made[0]; k++)
+		same(made[k].name, shape, a->scratch + made[k].x->offset, b->scratch + made[k].x->offset, made[k].x->stride, made[k].bytes, r->d.P);
+	for (int k = 0; k < WRITTEN; k++) {
+		const struct plan_tensor *t = &r->plan[1].tensor[written[k]];
+
+		same(t->name, shape, a->tensor[k], b->tensor[k], t->stride, (size_t)t->elements * 4, r->d.P);
+	}
+}
+
+static void left_free(struct left *l)
+{
+	for (int k = 0; k < WRITTEN; k++)
+		free(l->tensor[k]);
+	free(l->scratch);
+}
+
 static void back_is_layered(void **state)
 {
+	static const char *const wide[] = {"2", "3", "4"};
+
 	(void)state;
 	if (!rig_cuda)
 		skip();
@@ -94,23 +121,14 @@ static void back_is_layered(void **state)
 		cuda_scratch_make(&r->d, &s);
 		setenv("FH_GPU_WIDE", "0", 1);
 		stages(r, STAGE_ADVANCE, STAGE_FORWARD);
-		struct left a = back(r, &s, "0"), b = back(r, &s, "1");
-		const struct { const char *name; const struct cuda_array *x; size_t bytes; } made[] = {
-			{"dout", &s.dout, (size_t)r->d.B * (size_t)(s.ldo * s.low)}, {"dhead", &s.dhead, (size_t)r->d.B * (size_t)(s.ldhead * s.low)},
-			{"dh2", &s.dh2, (size_t)r->d.B * (size_t)(s.ldh2 * s.low)}, {"dh1", &s.dh1, (size_t)r->d.B * (size_t)(s.ldh1 * s.low)},
-			{"q", &s.q, (size_t)r->d.B * 4}, {"edge", &s.edge, (size_t)r->d.B * 4}, {"part", &s.part, (size_t)s.parts * 8},
-		};
-		for (unsigned k = 0; k < sizeof made / sizeof made[0]; k++)
-			same(made[k].name, i, a.scratch + made[k].x->offset, b.scratch + made[k].x->offset, made[k].x->stride, made[k].bytes, r->d.P);
-		for (int k = 0; k < WRITTEN; k++) {
-			const struct plan_tensor *t = &r->plan[1].tensor[written[k]];
+		struct left layered = back(r, &s, "0");
+		for (int k = 0; k < 3; k++) {
+			struct left one = back(r, &s, wide[k]);
 
-			same(t->name, i, a.tensor[k], b.tensor[k], t->stride, (size_t)t->elements * 4, r->d.P);
-			free(a.tensor[k]);
-			free(b.tensor[k]);
+			same_left(r, &s, i, &layered, &one);
+			left_free(&one);
 		}
-		free(a.scratch);
-		free(b.scratch);
+		left_free(&layered);
 		rig_free(r);
 	}
 }

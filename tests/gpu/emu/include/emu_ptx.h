@@ -15,6 +15,7 @@ void emu_copy16(void *to, const void *from, int valid);
 void emu_copy_commit(void);
 void emu_copy_wait(int but);
 static inline void ptx_copy16(ptx_shared s, const void *g, int valid) { emu_copy16((void *)s, g, valid); }
+static inline void ptx_copy16_if(ptx_shared s, const void *g, bool in) { ptx_copy16(s, g, in ? 16 : 0); }
 static inline void ptx_copy_commit() { emu_copy_commit(); }
 template <int N> static inline void ptx_copy_wait() { emu_copy_wait(N); }
 
