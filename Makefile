@@ -166,7 +166,7 @@ $(BUILD)/tests/unit/client_%: $(BUILD)/tests/unit/client_%.o $(BUILD)/libfhclien
 unit-bins: $(unit_bin)
 train-bins: $(train_bin)
 gpu-bins: $(patsubst %.c,$(BUILD)/%,$(gpu_test_src))
-e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/py/fh_pb2.py $(BUILD)/tests/data/bars $(BUILD)/tests/data/features
+e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/emu/fhd-cuda.so $(BUILD)/py/fh_pb2.py $(BUILD)/tests/data/bars $(BUILD)/tests/data/features
 $(BUILD)/tests/data/%: $(BUILD)/tests/data/%.o $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) $(GPU_LIBS)
 $(BUILD)/py/fh_pb2.py: proto/fh.proto

@@ -33,20 +33,62 @@ static int run_ping(struct ctx *c)
 	return EXIT_DONE;
 }
 
+/* Who holds the device's memory; together it is all of it. */
+static void print_memory(const Fh__V1__InfoReply *i)
+{
+	char t[OUT_TEXT], u[OUT_TEXT];
+
+	printf("Memory       %s free of %s", text_bytes(i->memory_free, t), text_bytes(i->memory_total, u));
+	for (size_t k = 0; k < i->n_memory; k++)
+		if (i->memory[k]->bytes && i->memory[k]->owner && strcmp(i->memory[k]->owner, "free"))
+			printf("; %s %s", i->memory[k]->owner, text_bytes(i->memory[k]->bytes, t));
+	putchar('\n');
+	if (i->pinned_bytes)
+		printf("             %s of the host page-locked\n", text_bytes(i->pinned_bytes, t));
+}
+
+/* What a trainer takes, by role. */
+static void print_trainer(const Fh__V1__TrainerUse *t)
+{
+	char a[OUT_TEXT], b[OUT_TEXT], c[OUT_TEXT], d[OUT_TEXT], e[OUT_TEXT], f[OUT_TEXT];
+	const Fh__V1__MemoryUse *m = t->planned;
+
+	printf("  %s job %-6" PRIu64 " %s", t->parked ? "parked, last" : "training    ", t->job, text_bytes(t->device_bytes, a));
+	if (m)
+		printf(": replay %s, parameters %s, optimizer %s, environments %s, scratch %s", text_bytes(m->replay, b),
+		       text_bytes(m->parameters, c), text_bytes(m->optimizer, d), text_bytes(m->environments, e), text_bytes(m->scratch, f));
+	if (t->graphs)
+		printf("; %" PRIu32 " graph%s, %s", t->graphs, t->graphs == 1 ? "" : "s", text_bytes(t->graph_bytes, a));
+	putchar('\n');
+}
+
+static void print_jobs(const Fh__V1__InfoReply *i)
+{
+	char t[OUT_TEXT];
+
+	printf("Jobs         %" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " in all; %" PRIu32 " slot%s\n", i->jobs_running,
+	       i->jobs_queued, i->jobs_total, i->slots, i->slots == 1 ? "" : "s");
+	if (i->jobs_finishing)
+		printf("             %" PRIu32 " more write their last checkpoint\n", i->jobs_finishing);
+	printf("Trainers     %" PRIu32 " parked, %s held; %" PRIu64 " made, %" PRIu64 " used again, %" PRIu64 " evicted\n", i->trainers_parked,
+	       text_bytes(i->trainer_bytes, t), i->trainers_made, i->trainers_reused, i->trainers_evicted);
+	for (size_t k = 0; k < i->n_trainer; k++)
+		print_trainer(i->trainer[k]);
+}
+
 static void print_info(const Fh__V1__InfoReply *i, const char *url)
 {
 	char t[OUT_TEXT], u[OUT_TEXT];
 
 	printf("Daemon       fhd %s at %s, %s\n", i->version ? i->version : "?", url, i->state ? i->state : "?");
 	printf("Since        %s  (%s)\n", text_time(i->started_ns, t), text_age(i->started_ns, u));
-	printf("Backend      %s%s%s%s%s\n", i->backend ? i->backend : "?", i->device && *i->device ? ": " : "", i->device ? i->device : "",
-	       i->driver && *i->driver ? ", driver " : "", i->driver ? i->driver : "");
+	printf("Backend      %s%s%s%s%s%s%s\n", i->backend ? i->backend : "?", i->device && *i->device ? ": " : "", i->device ? i->device : "",
+	       i->driver && *i->driver ? ", driver " : "", i->driver ? i->driver : "", i->compute_capability ? ", compute capability " : "",
+	       i->compute_capability ? i->compute_capability : "");
 	if (i->device_note && *i->device_note)
 		printf("             %s\n", i->device_note);
-	printf("Memory       %s free of %s\n", text_bytes(i->memory_free, t), text_bytes(i->memory_total, u));
-	printf("Jobs         %" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " in all; %" PRIu32 " slot%s\n", i->jobs_running,
-	       i->jobs_queued, i->jobs_total, i->slots, i->slots == 1 ? "" : "s");
-	printf("Trainers     %" PRIu32 " parked, %s held\n", i->trainers_parked, text_bytes(i->trainer_bytes, t));
+	print_memory(i);
+	print_jobs(i);
 	printf("Data sets    %" PRIu32 ", %s resident\n", i->datasets, text_bytes(i->dataset_bytes, t));
 	printf("Connections  %" PRIu32 "; %" PRIu64 " samples dropped, %" PRIu64 " listeners revived, %" PRIu32 " threads\n", i->connections,
 	       i->samples_dropped, i->relistens, i->threads);

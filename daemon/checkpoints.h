@@ -21,7 +21,7 @@ struct daemon;
 struct rpc_call;
 
 #define CHECKPOINTS_MAX 100000
-#define CHECKPOINT_PENDING_MAX 16        /* images waiting to be written */
+#define CHECKPOINT_PENDING_MAX 64        /* images waiting to be written: LIMIT_IMAGES and two a slot, with room */
 #define CHECKPOINT_PAGE_MAX (4 << 20)    /* bytes of one GetCheckpoint reply */
 #define CHECKPOINT_REASON_MAX 16
 

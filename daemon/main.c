@@ -17,7 +17,7 @@ enum { OPT_CONFIG = 'c', OPT_PRINT = 256, OPT_KEY };
 /* Options that are settings: the option's name is the key with - for _. */
 static const struct { const char *option, *key; } setting[] = {
 	{"state-dir", "state_dir"}, {"listen", "listen"}, {"publish", "publish"}, {"device", "device"},
-	{"slots", "slots"}, {"threads", "threads"}, {"memory", "memory"}, {"stop-timeout", "stop_timeout"},
+	{"slots", "slots"}, {"park", "park"}, {"threads", "threads"}, {"memory", "memory"}, {"stop-timeout", "stop_timeout"},
 	{"token-file", "token_file"}, {"log-level", "log_level"},
 };
 #define SETTINGS ((int)(sizeof setting / sizeof setting[0]))
@@ -31,11 +31,12 @@ static const struct argp_option options[] = {
 	{"publish", OPT_KEY + 2, "URL", 0, "where samples are published; none: nowhere", 1},
 	{"device", OPT_KEY + 3, "DEVICE", 0, "auto, host, cuda or cuda:N", 1},
 	{"slots", OPT_KEY + 4, "N", 0, "jobs that train at the same time", 1},
-	{"threads", OPT_KEY + 5, "N", 0, "CPU threads for training, shared by the slots", 1},
-	{"memory", OPT_KEY + 6, "BYTES", 0, "memory for training, suffix K, M, G or T", 1},
-	{"stop-timeout", OPT_KEY + 7, "S", 0, "seconds that stopping may take", 1},
-	{"token-file", OPT_KEY + 8, "FILE", 0, "lines \"read|submit|admin TOKEN\"", 1},
-	{"log-level", OPT_KEY + 9, "LEVEL", 0, "debug, info, warn or error", 1},
+	{"park", OPT_KEY + 5, "N", 0, "trainers kept without a job for the next one of their layout", 1},
+	{"threads", OPT_KEY + 6, "N", 0, "CPU threads for training, shared by the slots", 1},
+	{"memory", OPT_KEY + 7, "BYTES", 0, "memory for training, suffix K, M, G or T", 1},
+	{"stop-timeout", OPT_KEY + 8, "S", 0, "seconds that stopping may take", 1},
+	{"token-file", OPT_KEY + 9, "FILE", 0, "lines \"read|submit|admin TOKEN\"", 1},
+	{"log-level", OPT_KEY + 10, "LEVEL", 0, "debug, info, warn or error", 1},
 	{"insecure-tcp", OPT_KEY + SETTINGS, NULL, 0, "allow tcp:// on addresses other than loopback", 1},
 	{0},
 };

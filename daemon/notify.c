@@ -1,8 +1,15 @@
 /* systemd; see notify.h. */
 #include "daemon/notify.h"
 
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 #include <uv.h>
 
 #include "daemon/daemon.h"
@@ -16,7 +23,41 @@ struct notify {
 	struct daemon *daemon;
 	uv_timer_t watchdog, status;
 	int open_handles, watched, stalled;
+	int fd;                  /* -1: nobody wants to know */
+	struct sockaddr_un to;
+	socklen_t to_bytes;
+	int unready;             /* READY=1 has not been taken yet */
 };
+
+/* ---------------------------------------------------------------- the socket */
+
+/* $NOTIFY_SOCKET: a path, or @ and an abstract name. sd_notify() would wait for room in a socket that nobody reads, and the
+ * loop with it. */
+static void open_socket(struct notify *n)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	size_t length = path ? strlen(path) : 0;
+
+	n->fd = -1;
+	if ((length < 2 || (path[0] != '/' && path[0] != '@')) || length >= sizeof n->to.sun_path)
+		return;
+	n->to.sun_family = AF_UNIX;
+	memcpy(n->to.sun_path, path, length);
+	if (path[0] == '@')
+		n->to.sun_path[0] = 0;
+	n->to_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + (path[0] == '/'));
+	n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+/* 1 when it was taken (or nobody is there who would); 0 when the socket is full: the text is lost. */
+static int tell(struct notify *n, const char *text)
+{
+	if (n->fd < 0)
+		return 1;
+	return sendto(n->fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&n->to, n->to_bytes) >= 0 || errno != EAGAIN;
+}
+
+/* ---------------------------------------------------------------- what is told */
 
 /* The loop is alive, or this would not run; the workers are asked. */
 static void on_watchdog(uv_timer_t *t)
@@ -25,7 +66,7 @@ static void on_watchdog(uv_timer_t *t)
 	int which = -1;
 
 	if (workers_alive(n->daemon->workers, &which)) {
-		sd_notify(0, "WATCHDOG=1");
+		tell(n, "WATCHDOG=1");
 		n->stalled = 0;
 		return;
 	}
@@ -37,9 +78,13 @@ static void on_status(uv_timer_t *t)
 {
 	struct notify *n = t->data;
 	struct jobs *js = n->daemon->jobs;
+	char text[160];
 
-	sd_notifyf(0, "STATUS=%s: %zu running, %zu queued, %zu known", n->daemon->draining ? "draining" : "running",
-		   jobs_count_state(js, JOB_RUNNING) - jobs_finishing(js), jobs_count_state(js, JOB_QUEUED), jobs_count(js));
+	snprintf(text, sizeof text, "%sSTATUS=%s: %zu running, %zu queued, %zu known", n->unready ? "READY=1\n" : "",
+		 n->daemon->draining ? "draining" : "running", jobs_count_state(js, JOB_RUNNING) - jobs_finishing(js),
+		 jobs_count_state(js, JOB_QUEUED), jobs_count(js));
+	if (tell(n, text))
+		n->unready = 0;
 }
 
 int notify_new(struct daemon *d, struct notify **out, struct fh_status *st)
@@ -50,6 +95,7 @@ int notify_new(struct daemon *d, struct notify **out, struct fh_status *st)
 	if (!n)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for notifications");
 	n->daemon = d;
+	open_socket(n);
 	n->watchdog.data = n->status.data = n;
 	uv_timer_init(&d->loop, &n->watchdog);
 	uv_timer_init(&d->loop, &n->status);
@@ -63,16 +109,19 @@ int notify_new(struct daemon *d, struct notify **out, struct fh_status *st)
 
 void notify_ready(struct notify *n)
 {
-	sd_notify(0, "READY=1");
-	if (getenv("NOTIFY_SOCKET"))
+	n->unready = !tell(n, "READY=1");
+	if (n->fd >= 0)
 		uv_timer_start(&n->status, on_status, 0, STATUS_EVERY_MS);
 }
 
 void notify_stopping(struct notify *n, const char *why)
 {
+	char text[200];
+
 	uv_timer_stop(&n->status);
-	sd_notifyf(0, "STOPPING=1\nSTATUS=stopping: %s\nEXTEND_TIMEOUT_USEC=%llu", why,
-		   (unsigned long long)n->daemon->config.stop_timeout * 1000000ull);
+	snprintf(text, sizeof text, "STOPPING=1\nSTATUS=stopping: %.100s\nEXTEND_TIMEOUT_USEC=%llu", why,
+		 (unsigned long long)n->daemon->config.stop_timeout * 1000000ull);
+	tell(n, text);
 }
 
 static void on_closed(uv_handle_t *h)
@@ -87,6 +136,8 @@ void notify_free(struct notify *n)
 {
 	if (!n)
 		return;
+	if (n->fd >= 0)
+		close(n->fd);
 	uv_close((uv_handle_t *)&n->watchdog, on_closed);
 	uv_close((uv_handle_t *)&n->status, on_closed);
 }

@@ -21,6 +21,9 @@
 #define KIND_ASIDE 4
 #define THIN_EVERY 1024 /* samples of a job between two passes that thin its rows */
 
+/* Where in its job a report or an evaluation was made; in the order in which a job makes them. */
+struct place { uint64_t step; int split; int policy; uint32_t trial; };
+
 struct item { void *packed; size_t bytes; int kind, state, durable; };
 
 struct track {
@@ -31,6 +34,7 @@ struct track {
 	struct item *ring;           /* [room], a power of two */
 	size_t head, held, room;
 	struct item report, validation; /* copies of the newest visible ones */
+	struct place reported, evaluated; /* of the newest of each kind, all splits and networks */
 	int state;                   /* of the newest visible state change, 0 before the first */
 	struct track *older, *newer; /* by last use, of tracks with items */
 	struct waiter *waiters;
@@ -386,6 +390,40 @@ static void flush(struct series *s)
 	store_commit(s->store, b->txn, on_batch, b);
 }
 
+static struct place place_of(const Fh__V1__Sample *m)
+{
+	static const char *const split[] = {"train", "validation", "test"};
+	struct place p = {.step = m->step, .policy = (int)m->policy, .trial = m->trial};
+
+	for (int i = 0; m->split && i < 3; i++)
+		p.split = strcmp(m->split, split[i]) ? p.split : i;
+	return p;
+}
+
+static int place_compare(const struct place *a, const struct place *b)
+{
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	if (a->split != b->split)
+		return a->split < b->split ? -1 : 1;
+	if (a->policy != b->policy)
+		return a->policy < b->policy ? -1 : 1;
+	return a->trial < b->trial ? -1 : a->trial > b->trial;
+}
+
+/* A job that goes on from a checkpoint makes the samples behind it again, the same to the bit: they are here already. */
+static int repeats(struct track *t, const Fh__V1__Sample *m)
+{
+	struct place p = place_of(m), *last = m->kind == FH__V1__SAMPLE_KIND__REPORT ? &t->reported : &t->evaluated;
+
+	if (!m->has_step || !m->step)
+		return 0;
+	if (place_compare(&p, last) <= 0)
+		return 1;
+	*last = p;
+	return 0;
+}
+
 /* Numbers and packs the sample; it is in the ring afterwards. */
 static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, int aside, struct track **track)
 {
@@ -420,6 +458,10 @@ static uint64_t append(struct series *s, uint64_t job, Fh__V1__Sample *m, int as
 
 	if (s->pending >= SERIES_PENDING_MAX) {
 		s->stats.dropped++;
+		return 0;
+	}
+	if (repeats(track_get(s, job), m)) {
+		s->stats.repeated++;
 		return 0;
 	}
 	i = number(s, job, m, aside, &t);
@@ -501,6 +543,17 @@ static void load_newest(struct item *to, const struct store_sample *from)
 		keep_copy(to, &i);
 }
 
+static void load_place(struct place *to, const struct store_sample *from)
+{
+	Fh__V1__Sample *m = from->packed ? fh__v1__sample__unpack(NULL, from->bytes, from->packed) : NULL;
+	struct place p = m ? place_of(m) : (struct place){0};
+
+	if (m && place_compare(&p, to) > 0)
+		*to = p;
+	if (m)
+		fh__v1__sample__free_unpacked(m, NULL);
+}
+
 static int load_row(void *arg, const struct store_series *r)
 {
 	struct track *t = track_get(arg, r->job);
@@ -510,6 +563,9 @@ static int load_row(void *arg, const struct store_series *r)
 	t->first_held = r->last_seq + 1;
 	load_newest(&t->report, &r->report);
 	load_newest(&t->validation, &r->validation);
+	load_place(&t->reported, &r->report);
+	load_place(&t->evaluated, &r->validation);
+	load_place(&t->evaluated, &r->aside);
 	return 0;
 }
 

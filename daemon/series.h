@@ -42,7 +42,7 @@ void series_stop(struct series *s);
 void series_free(struct series *s);
 
 /* A report or validation. seq is assigned here (m->seq is ignored and overwritten); m is packed at once and not kept. Returns the number,
- * 0 when it was dropped (SERIES_PENDING_MAX). */
+ * 0 when it was dropped (SERIES_PENDING_MAX), or is there already: a job that goes on from a checkpoint makes those behind it again. */
 uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m);
 /* The same, but never the answer of series_newest: evaluations of the network that is not run.validate_policy. */
 uint64_t series_append_aside(struct series *s, uint64_t job, Fh__V1__Sample *m);
@@ -56,7 +56,7 @@ uint64_t series_first_seq(const struct series *s, uint64_t job);
 /* The newest visible report (validation = 0) or evaluation of the validation split (1), unpacked for the caller (fh__v1__sample__free_unpacked), or NULL. */
 Fh__V1__Sample *series_newest(const struct series *s, uint64_t job, int validation);
 
-struct series_stats { uint64_t appended, dropped, undurable, bytes, waiters; };
+struct series_stats { uint64_t appended, dropped, repeated, undurable, bytes, waiters; };
 void series_stats(const struct series *s, struct series_stats *out);
 
 /* Packed rows (seq > since) for a poll: runs `done` now when the tail covers it, else after the store has answered. */

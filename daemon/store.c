@@ -331,6 +331,7 @@ static int read_series(void *arg, sqlite3_stmt *q)
 
 	x.report = (struct store_sample){x.job, 0, 1, sqlite3_column_blob(q, 3), (size_t)sqlite3_column_bytes(q, 3)};
 	x.validation = (struct store_sample){x.job, 0, 2, sqlite3_column_blob(q, 4), (size_t)sqlite3_column_bytes(q, 4)};
+	x.aside = (struct store_sample){x.job, 0, 4, sqlite3_column_blob(q, 5), (size_t)sqlite3_column_bytes(q, 5)};
 	return r->row(r->arg, &x);
 }
 
@@ -339,10 +340,12 @@ int store_load_series(struct store *s, int (*row)(void *arg, const struct store_
 	struct series_reader r = {row, arg};
 
 	/* From the jobs' side, so that every look-up is a step along the primary key and not a pass over all samples.
-	 * The newest report and validation are near the end: the thinned part is never reached. */
+	 * The newest report and validation are near the end: the thinned part is never reached. Other
+	 * evaluations are made at the end of a job alone, and many a job has none: one looks among the newest samples. */
 	return store_each(s, "SELECT id, first, last,"
 			  " (SELECT packed FROM samples WHERE job = id AND kind = 1 ORDER BY seq DESC LIMIT 1),"
-			  " (SELECT packed FROM samples WHERE job = id AND kind = 2 ORDER BY seq DESC LIMIT 1)"
+			  " (SELECT packed FROM samples WHERE job = id AND kind = 2 ORDER BY seq DESC LIMIT 1),"
+			  " (SELECT packed FROM samples WHERE job = id AND kind = 4 AND seq > last - 8192 ORDER BY seq DESC LIMIT 1)"
 			  " FROM (SELECT id, (SELECT min(seq) FROM samples WHERE job = id) AS first,"
 			  "  (SELECT max(seq) FROM samples WHERE job = id) AS last FROM jobs)"
 			  " WHERE last IS NOT NULL ORDER BY id", read_series, &r, st);

@@ -88,8 +88,8 @@ int store_load_jobs(struct store *s, int (*row)(void *arg, const struct store_jo
 int store_load_datasets(struct store *s, int (*row)(void *arg, const struct store_dataset *d), void *arg, struct fh_status *st);
 int store_load_checkpoints(struct store *s, int (*row)(void *arg, const struct store_checkpoint *c), void *arg, struct fh_status *st);
 int store_load_requests(struct store *s, int (*row)(void *arg, const struct store_request *r), void *arg, struct fh_status *st);
-/* Per job: first and last sequence number kept, and the newest report and validation (packed NULL when none). */
-struct store_series { uint64_t job, first_seq, last_seq; struct store_sample report, validation; };
+/* Per job: first and last sequence number kept, and the newest report, validation and other evaluation (packed NULL when none). */
+struct store_series { uint64_t job, first_seq, last_seq; struct store_sample report, validation, aside; };
 int store_load_series(struct store *s, int (*row)(void *arg, const struct store_series *r), void *arg, struct fh_status *st);
 
 /* ---------------------------------------------------------------- transactions (loop thread) */

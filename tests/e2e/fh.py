@@ -313,6 +313,9 @@ class Daemon:
         threading.Thread(target=watch, args=(os.pidfd_open(self.proc.pid),), daemon=True).start()
         return c
 
+    def proc_folder(self):
+        return Path("/proc") / str(self.proc.pid)
+
     def alive(self):
         return self.proc is not None and self.proc.poll() is None
 

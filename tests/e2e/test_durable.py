@@ -91,8 +91,11 @@ def test_kill_and_resume_same_bits(make_daemon, folder, reference, seed):
     assert 1 <= done.interruptions <= 3
     with d.client() as c:
         assert_same_bits(tensors_of(c, name, folder), reference[0])
-        # The series goes on after a restart: rows that are there twice are equal, the last ones are the reference's.
+        # The series goes on after a restart: nothing is there twice, everything is the reference's.
+        places = [(s.kind, s.step, s.split, s.policy) for s in c.samples(name) if s.kind != pb.STATE_CHANGE]
+        assert len(places) == len(set(places))
         rows = metric_rows(c, name)
+        assert set(rows) == set(reference[1])
         for key, value in rows.items():
             assert value == reference[1][key], key
 

@@ -242,11 +242,11 @@ static void test_nothing_is_seen_before_it_is_durable(void **state)
 static void test_state_changes_keep_their_place(void **state)
 {
 	change(1, 1);
-	for (int i = 0; i < 5; i++)
-		sample(1, REPORT, 1);
+	for (uint64_t i = 1; i <= 5; i++)
+		sample(1, REPORT, i);
 	change(1, FH__V1__JOB_STATE__PAUSED);
-	for (int i = 0; i < 5; i++)
-		sample(1, REPORT, 2);
+	for (uint64_t i = 6; i <= 10; i++)
+		sample(1, REPORT, i);
 	change(1, FH__V1__JOB_STATE__DONE);
 	settle();
 	poll_now(1, 0, 100);
@@ -254,6 +254,48 @@ static void test_state_changes_keep_their_place(void **state)
 	assert_int_equal(polled.state, FH__V1__JOB_STATE__DONE);
 	for (size_t i = 0; i < 13; i++)
 		assert_int_equal(polled.seq[i], i + 1);
+}
+
+static uint64_t evaluation(uint64_t job, uint64_t step, const char *split, Fh__V1__Policy policy)
+{
+	Fh__V1__Sample m = FH__V1__SAMPLE__INIT;
+
+	m.has_kind = m.has_step = m.has_policy = 1;
+	m.kind = VALIDATION;
+	m.step = step;
+	m.split = (char *)split;
+	m.policy = policy;
+	return series_append(series, job, &m);
+}
+
+/* A job that goes on from an older checkpoint, in this process or after a restart, makes again what is there already. */
+static void test_what_is_made_again_is_not_kept_twice(void **state)
+{
+	const Fh__V1__Policy target = FH__V1__POLICY__TARGET, online = FH__V1__POLICY__ONLINE;
+	struct series_stats stats;
+
+	change(1, 1);
+	for (uint64_t step = 20; step <= 100; step += 20)
+		assert_true(sample(1, REPORT, step) > 0);
+	assert_true(evaluation(1, 100, "validation", target) > 0);
+	assert_true(evaluation(1, 100, "validation", online) > 0);
+	assert_true(evaluation(1, 100, "test", target) > 0);
+	assert_int_equal(sample(1, REPORT, 80), 0);
+	settle();
+	close_all();
+	open_all();
+	assert_int_equal(series_last_seq(series, 1), 9);
+	change(1, 1);
+	assert_int_equal(sample(1, REPORT, 60), 0);
+	assert_int_equal(sample(1, REPORT, 100), 0);
+	assert_int_equal(evaluation(1, 100, "validation", target), 0);
+	assert_int_equal(evaluation(1, 100, "validation", online), 0);
+	assert_int_equal(evaluation(1, 100, "test", target), 0);
+	assert_int_equal(evaluation(1, 100, "test", online), 11); /* the crash came before this one */
+	assert_int_equal(sample(1, REPORT, 120), 12);
+	series_stats(series, &stats);
+	assert_int_equal(stats.repeated, 5);
+	settle();
 }
 
 static void test_limits_and_pages(void **state)
@@ -388,10 +430,10 @@ static void test_too_many_reports_are_dropped_state_changes_are_not(void **state
 	uint64_t last = 1;
 
 	change(1, 1);
-	for (int i = 0; i < SERIES_PENDING_MAX - 1; i++)
-		last = sample(1, REPORT, 1);
+	for (uint64_t i = 1; i < SERIES_PENDING_MAX; i++)
+		last = sample(1, REPORT, i);
 	assert_int_equal(last, SERIES_PENDING_MAX);
-	assert_int_equal(sample(1, REPORT, 1), 0);
+	assert_int_equal(sample(1, REPORT, SERIES_PENDING_MAX), 0);
 	series_stats(series, &stats);
 	assert_int_equal(stats.dropped, 1);
 	change(1, 4);
@@ -399,7 +441,7 @@ static void test_too_many_reports_are_dropped_state_changes_are_not(void **state
 		settle();
 	poll_now(1, SERIES_PENDING_MAX, 10);
 	assert_int_equal(polled.state, 4);
-	assert_true(sample(1, REPORT, 1) > 0);
+	assert_true(sample(1, REPORT, SERIES_PENDING_MAX + 1) > 0);
 	settle();
 }
 
@@ -465,6 +507,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_last_validation_is_of_the_validation_split, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_nothing_is_seen_before_it_is_durable, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_state_changes_keep_their_place, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_what_is_made_again_is_not_kept_twice, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_limits_and_pages, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_old_reports_are_thinned_the_rest_stays, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_is_bounded, setup, teardown),

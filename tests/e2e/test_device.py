@@ -1,0 +1,328 @@
+"""The daemon on a CUDA device: memory by owner, admission, what it does when calls of the driver fail. The device is the emulator of
+tests/gpu/emu, whose memory, neighbours and faults a test chooses; on a card tests/gpu/daemon.py asks the same questions."""
+import pytest
+
+import fh
+from fh import pb
+
+LIBRARY = fh.BUILD / "emu" / "fhd-cuda.so"
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the emulated device is not built (make gpu-emu)")
+
+MIB = 1 << 20
+MEMORY = 256 * MIB
+OUT_OF_MEMORY, BAD_CONFIGURATION, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 9, 700, 719
+SMALL = fh.merge(fh.SMALL, {"learn": {"batch": 8, "warmup": 16}, "run": {"device": "cuda", "precision": "f32", "steps_per_epoch": 24,
+                                                                         "report_every": 4, "validate_every": 12}})
+ENDLESS = {"run": {"epochs": 1000, "steps_per_epoch": 1000000, "validate_every": 0, "report_every": 4}}
+LARGE = {"replay": {"capacity": 131072}}  # about 50 MiB
+CHECKPOINTS = {"run": {"checkpoint_every": 8, "keep_checkpoints": 3}}
+
+
+class Card:
+    """A daemon on the emulated device, and the two files through which a test changes that device while it is in use."""
+
+    def __init__(self, make_daemon, folder, *args):
+        self.others, self.faults = folder / "others", folder / "faults"
+        self.env = {"FHD_LIBDIR": str(LIBRARY.parent), "FH_EMU_MEMORY": str(MEMORY), "FH_EMU_MULTIPROCESSORS": "4",
+                    "FH_EMU_OTHERS": str(self.others), "FH_EMU_FAULT_FILE": str(self.faults)}
+        self.args = ("--device", "cuda", *args)
+        self.daemon = make_daemon(start=False)
+        self.start()
+
+    def start(self):
+        self.daemon.start(*self.args, env=self.env)
+
+    def fault(self, *what):
+        """call, which one from now on, error, sticky?"""
+        ready = self.faults.with_suffix(".new")
+        ready.write_text(":".join(map(str, what)) + "\n")
+        ready.rename(self.faults)
+
+    def others_hold(self, size):
+        ready = self.others.with_suffix(".new")
+        ready.write_text(str(size))
+        ready.rename(self.others)
+
+    def client(self):
+        return self.daemon.client(timeout_s=60 * fh.SLOWDOWN)
+
+
+@pytest.fixture
+def card(make_daemon, folder):
+    return Card(make_daemon, folder)
+
+
+def owners(client):
+    """Bytes by owner as the daemon sees them after this call."""
+    age = client.call("info").memory_age_ms
+    while True:
+        info = client.call("info")
+        if info.memory_age_ms <= age:  # it has looked again meanwhile
+            return {m.owner: m.bytes for m in info.memory}, info
+        age = info.memory_age_ms
+
+
+def looked_again(client):
+    """The daemon has looked at its device after now."""
+    before = client.call("info").memory_age_ms
+    while client.call("info").memory_age_ms >= before:
+        before = max(before, client.call("info").memory_age_ms)
+
+
+def market(client):
+    client.synth("m", bars=2000)
+
+
+def spec(*parts):
+    return fh.merge(SMALL, {"data": {"dataset": "m"}}, *parts)
+
+
+def run(client, name, *parts):
+    client.start(spec(*parts), name=name)
+    return client.wait_state(name, "DONE", deadline_s=4 * fh.DEADLINE_S)
+
+
+def start_endless(client, name, *parts):
+    client.start(spec(ENDLESS, *parts), name=name)
+    client.wait_step(name, 4, deadline_s=4 * fh.DEADLINE_S)
+
+
+def last_validation(job):
+    return [(v.name, v.value) for v in job.last_validation.value]
+
+
+def test_info_says_who_holds_the_memory(card):
+    with card.client() as c:
+        market(c)
+        looked_again(c)
+        idle, info = owners(c)
+        assert (info.backend, info.compute_capability, info.memory_total) == ("cuda", "9.0", MEMORY)
+        assert sum(idle.values()) == MEMORY and idle["trainers"] == idle["markets"] == 0 and not info.trainer
+        start_endless(c, "a")
+        looked_again(c)
+        busy, info = owners(c)
+        live = info.trainer[0]
+        assert sum(busy.values()) == MEMORY
+        assert busy["trainers"] == live.device_bytes >= live.planned.parameters + live.planned.replay + live.planned.scratch
+        assert busy["markets"] >= 2000 * 204 and busy["others"] == idle["others"]
+        assert not live.parked and live.graphs == info.graphs > 0 and live.pinned_bytes == info.pinned_bytes > 0
+        c.stop("a", discard=True)
+        looked_again(c)
+        parked, info = owners(c)
+        assert parked["trainers"] == busy["trainers"] and info.trainers_parked == 1 and info.trainer[0].parked
+        card.others_hold(30 * MIB)
+        looked_again(c)
+        later, info = owners(c)
+        assert later["others"] == idle["others"] + 30 * MIB and later["free"] == parked["free"] - 30 * MIB
+        text = card.daemon.ctl("info").out
+        for word in ("compute capability 9.0", "trainers", "others 30.0 MiB", "graph", "parked", "replay", "page-locked"):
+            assert word in text, (word, text)
+
+
+def test_the_plan_is_what_the_driver_says(card):
+    with card.client() as c:
+        market(c)
+        run(c, "any")  # what captured graphs take has been seen
+        looked_again(c)
+        before, _ = owners(c)
+        planned = c.start(spec(ENDLESS, LARGE), name="large").memory
+        c.wait_step("large", 4, deadline_s=4 * fh.DEADLINE_S)
+        looked_again(c)
+        after, _ = owners(c)
+        took = before["free"] - after["free"] + planned.market  # the market was there already
+        assert planned.total > 40 * MIB
+        assert abs(took / planned.total - 1) < 0.03, (took, planned)
+
+
+def test_memory_after_many_jobs_is_what_it_was(make_daemon, folder):
+    """Jobs that find their trainer and jobs that evict one, round after round: the same device memory, files and threads."""
+    card = Card(make_daemon, folder, "--park", "2")
+    with card.client() as c:
+        market(c)
+
+        def round_():
+            for atoms in (11, 13, 15, 15):
+                c.start(spec(ENDLESS, {"net": {"atoms": atoms}}), name=f"j{c.call('info').jobs_total}")
+                name = f"j{c.call('info').jobs_total - 1}"
+                c.wait_step(name, 4, deadline_s=4 * fh.DEADLINE_S)
+                c.stop(name, discard=True)
+
+        def reading():
+            looked_again(c)
+            held, info = owners(c)
+            held.pop("others")
+            return held, info.pinned_bytes, info.trainers_parked, len(list((card.daemon.proc_folder() / "fd").iterdir()))
+
+        round_()
+        first = reading()
+        for _ in range(4):
+            round_()
+        assert reading() == first
+        info = c.call("info")
+        assert info.trainers_made == 15 and info.trainers_reused == 5 and info.trainers_evicted == 13 and info.trainers_parked == 2
+
+
+def test_a_full_card_refuses_and_stays_as_it_was(card):
+    with card.client() as c:
+        market(c)
+        run(c, "before")
+        card.others_hold(MEMORY - 20 * MIB)
+        looked_again(c)
+        held, _ = owners(c)
+        jobs = c.call("info").jobs_total
+        with pytest.raises(fh.CallError) as refused:
+            c.start(spec(LARGE), name="large")
+        assert refused.value.code == pb.EXHAUSTED
+        assert "MiB are free" in refused.value.text and "the job needs 5" in refused.value.text, refused.value.text
+        assert c.call("info").jobs_total == jobs
+        assert card.daemon.ctl("start", "--name", "large", *fh.set_args(spec(LARGE)), code=5).err.count("needs") == 1
+        looked_again(c)
+        assert owners(c)[0] == held
+        card.others_hold(0)
+        looked_again(c)
+        assert run(c, "large", LARGE, {"run": {"steps_per_epoch": 4}}).state == pb.DONE
+
+
+def test_others_take_the_card_between_acceptance_and_start(make_daemon, folder):
+    """The worker asks the device again: the job fails with what it needed and what there was, and the next one runs."""
+    card = Card(make_daemon, folder)
+    with card.client() as c:
+        market(c)
+        start_endless(c, "first")
+        queued = c.start(spec(LARGE), name="large")
+        assert queued.state == pb.QUEUED
+        looked_again(c)
+        held, _ = owners(c)
+        card.others_hold(MEMORY - 20 * MIB)
+        c.stop("first", discard=True)
+        failed = c.wait_state("large", "FAILED")
+        assert failed.error.code == pb.EXHAUSTED and "bytes" in failed.error.text and "are free" in failed.error.text
+        card.others_hold(0)
+        looked_again(c)
+        now, _ = owners(c)
+        assert now["trainers"] <= held["trainers"]
+        assert run(c, "small").state == pb.DONE
+
+
+def test_parked_trainers_go_before_anybody_is_refused(card):
+    with card.client() as c:
+        market(c)
+        for atoms in (11, 13, 15):
+            run(c, f"p{atoms}", LARGE, {"net": {"atoms": atoms}, "run": {"steps_per_epoch": 4, "validate_every": 0}})
+        looked_again(c)
+        held, info = owners(c)
+        assert info.trainers_parked == 3
+        card.others_hold(held["free"] - 10 * MIB)
+        looked_again(c)
+        done = run(c, "p17", LARGE, {"net": {"atoms": 17}, "run": {"steps_per_epoch": 4, "validate_every": 0}})
+        assert done.state == pb.DONE and c.call("info").trainers_evicted >= 1
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaEventRecord", "cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaMemcpyAsync",
+                                  "cudaMemsetAsync", "cudaStreamSynchronize", "cudaLaunchKernelExC", "cudaMallocHost", "cudaStreamCreateWithFlags"])
+def test_a_call_that_fails_ends_one_job_with_its_name(card, call):
+    with card.client() as c:
+        market(c)
+        looked_again(c)
+        held, _ = owners(c)
+        card.fault(call, 1, BAD_CONFIGURATION)
+        c.start(spec(), name="unlucky")
+        failed = c.wait_state("unlucky", "FAILED", "DONE", deadline_s=4 * fh.DEADLINE_S)
+        assert failed.state == pb.FAILED and failed.error.code == pb.DEVICE_ERROR, failed
+        name = "launch of" if call == "cudaLaunchKernelExC" else call
+        assert name in failed.error.text or "cuda_launch" in failed.error.text, failed.error.text
+        assert "cudaErrorInvalidConfiguration" in failed.error.text
+        looked_again(c)
+        now, info = owners(c)
+        assert (now["trainers"], now["graphs"], now["markets"], info.pinned_bytes) == (held["trainers"], held["graphs"], held["markets"], 0)
+        assert run(c, "next").state == pb.DONE
+
+
+def test_an_allocation_that_fails_is_a_refusal(card):
+    with card.client() as c:
+        market(c)
+        card.fault("cudaMalloc", 1, OUT_OF_MEMORY)
+        c.start(spec(), name="unlucky")
+        failed = c.wait_state("unlucky", "FAILED", "DONE", deadline_s=4 * fh.DEADLINE_S)
+        assert failed.state == pb.FAILED and failed.error.code == pb.EXHAUSTED
+        assert "the job needs" in failed.error.text and "are free" in failed.error.text
+        assert run(c, "next").state == pb.DONE
+
+
+@pytest.mark.parametrize("call, error", [("cudaGraphLaunch", ILLEGAL_ADDRESS), ("cudaEventQuery", LAUNCH_FAILED), ("kernel", ILLEGAL_ADDRESS)])
+def test_a_lost_device_ends_the_process_and_the_jobs_go_on(make_daemon, folder, call, error):
+    card = Card(make_daemon, folder, "--slots", "2")
+    with card.client() as c:
+        market(c)
+        expected = {seed: last_validation(run(c, f"whole-{seed}", {"run": {"seed": seed}})) for seed in (1, 2)}
+        for seed in (1, 2):
+            c.start(spec(CHECKPOINTS, {"run": {"seed": seed}}), name=f"broken-{seed}")
+        third = c.start(spec({"run": {"seed": 2}}), name="queued")
+        assert third.state == pb.QUEUED
+        c.wait_sample("broken-1", lambda s: s.kind == pb.REPORT and s.step >= 12, deadline_s=4 * fh.DEADLINE_S)
+        card.fault(call, 1, error, "sticky")
+    assert card.daemon.wait() == 70
+    log = card.daemon.log()
+    assert "the device is lost" in log and ("cudaErrorIllegalAddress" in log or "cudaErrorLaunchFailure" in log)
+    card.faults.unlink()
+    card.start()
+    with card.client() as c:
+        for seed in (1, 2):
+            done = c.wait_state(f"broken-{seed}", "DONE", "FAILED", deadline_s=6 * fh.DEADLINE_S)
+            assert done.state == pb.DONE and done.resume_note == "", done
+            assert last_validation(done) == expected[seed]
+            assert done.interruptions <= 1
+        assert c.show("broken-1").interruptions == 1
+        assert last_validation(c.wait_state("queued", "DONE", deadline_s=4 * fh.DEADLINE_S)) == expected[2]
+        for name in ("broken-1", "broken-2", "queued"):
+            places = [(s.kind, s.step, s.split, s.policy, s.trial) for s in c.samples(name) if s.kind != pb.STATE_CHANGE]
+            assert len(set(places)) == len(places), "a sample is there twice"
+
+
+def test_a_device_lost_at_every_start_fails_the_job_in_the_end(make_daemon, folder):
+    """A job that kills its device each time does not do so for ever."""
+    card = Card(make_daemon, folder)
+    card.daemon.stop()
+    card.env["FH_EMU_FAULT"] = f"cudaGraphLaunch:2:{ILLEGAL_ADDRESS}:sticky"
+    card.start()
+    with card.client() as c:
+        market(c)
+        c.start(spec(), name="poison")
+    for _ in range(4):
+        assert card.daemon.wait() == 70
+        card.start()
+    with card.client() as c:
+        failed = c.show("poison")
+        assert failed.state == pb.FAILED and failed.error.code == pb.DEVICE_LOST and failed.interruptions == 4
+        assert "cudaGraphLaunch" in failed.error.text
+
+
+def test_pause_and_stop_wait_for_no_more_than_what_the_device_has_been_given(card):
+    with card.client() as c:
+        market(c)
+        start_endless(c, "a")
+        paused = c.pause("a")
+        assert paused.state == pb.PAUSED and paused.step > 0
+        assert c.resume("a").state in (pb.QUEUED, pb.RUNNING)
+        c.wait_sample("a", lambda s: s.kind == pb.REPORT and s.step > paused.step, deadline_s=4 * fh.DEADLINE_S)
+        stopped = c.stop("a")
+        assert stopped.state == pb.STOPPED and stopped.last_checkpoint
+
+
+def test_slots_share_the_device(make_daemon, folder):
+    """Two jobs at once, each with the result that it has alone."""
+    card = Card(make_daemon, folder, "--slots", "2")
+    with card.client() as c:
+        market(c)
+        alone = {seed: last_validation(run(c, f"alone-{seed}", {"run": {"seed": seed}})) for seed in (1, 2)}
+        for seed in (1, 2):
+            c.start(spec({"run": {"seed": seed}}), name=f"beside-{seed}")
+        for seed in (1, 2):
+            assert last_validation(c.wait_state(f"beside-{seed}", "DONE", deadline_s=4 * fh.DEADLINE_S)) == alone[seed]
+
+
+def test_the_time_of_the_first_learn_step(card):
+    with card.client() as c:
+        market(c)
+        done = run(c, "a")
+        assert done.created_ns <= done.started_ns < done.first_step_ns < done.ended_ns
