@@ -44,21 +44,9 @@ printf '%s and %s are built (%d s)\n' "$build/fhd" "$build/fhctl" $((SECONDS - b
 # ---------------------------------------------------------------- data
 title "Real bars: EURUSD, hourly, 2017"
 csv=$build/data/EURUSD_1H.csv
-fetch() {
-	mkdir -p "$build/data"
-	timeout 60 "${VENV:-.venv}/bin/pip" download -q --disable-pip-version-check --no-deps --only-binary=:all: --retries 1 --timeout 15 \
-		-d "$tmp/wheel" gym-anytrading 2>"$tmp/pip.log" || return 1
-	"${VENV:-.venv}/bin/python" - "$tmp/wheel" "$csv" <<-'PY'
-		import pathlib, sys, zipfile
-		wheel = next(pathlib.Path(sys.argv[1]).glob("*.whl"))
-		with zipfile.ZipFile(wheel) as z:
-		    name = next(n for n in z.namelist() if n.endswith("FOREX_EURUSD_1H_ASK.csv"))
-		    pathlib.Path(sys.argv[2]).write_bytes(z.read(name))
-	PY
-}
 if [ -s "$csv" ]; then
-	echo "from the demo before: $csv"
-elif fetch; then
+	echo "there already: $csv"
+elif tests/demo_data.sh "$csv"; then
 	echo "out of the PyPI package gym-anytrading (MIT licence): $csv"
 else
 	csv=

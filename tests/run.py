@@ -5,20 +5,27 @@ Stages, in the order of `make check`:
   gcc    builds with -Werror, runs the C suites two at a time, the learning proofs alone, the end-to-end suite
   clang  builds everything with clang and -Werror
   asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites and the end-to-end suite
-  tsan   ThreadSanitizer: the same but the readers of tests/data, which have one thread; beside asan when both are asked for
+  tsan   ThreadSanitizer: the same but the readers of tests/data, which have one thread
   lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
   fuzz   libFuzzer on everything that reads foreign bytes: a minute for market data files, less for the small formats
 and, on its own only:
   gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
 
-The last line is "N passed, N failed, N skipped". Counting is honest: a program that crashes, hangs past its limit or
-stops before its last test has failed, and so has each test it did not reach; a skip is a skip. A build and a lint run
-count as one check each. The output of whatever failed is shown; everything else stays in build/<stage>/log/.
+What is about time (the learning proofs, the end-to-end suite without sanitizers) runs while nothing else does. The rest is
+built first, then shares the cores, the longest first.
+
+The last line is "N passed, N failed, N skipped". Counting is honest: a program that crashes, hangs past its limit, leaves a
+process behind or stops before its last test has failed, and so has each test it did not reach; a skip is a skip, and the
+reasons are listed. A build and a lint run count as one check each. Each line ends with the seconds and, behind the +, the
+seconds of processor time. The output of whatever failed is shown; everything else stays in build/<stage>/log/.
 """
 import argparse
+import collections
 import concurrent.futures
+import ctypes
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -37,8 +44,8 @@ FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "jso
 ALONE = ("gpu",)
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
-    "clang": ["CC=clang"],
-    "asan": ["CC=gcc", "OPT=-O2", "SAN=address,undefined"],
+    "clang": ["CC=clang", "OPT=-O0"],  # for its warnings, which optimisation does not change
+    "asan": ["CC=gcc", "OPT=-O1", "SAN=address,undefined"],
     "tsan": ["CC=gcc", "OPT=-O2", "SAN=thread"],
     "gpu": ["CC=gcc"],
 }
@@ -68,11 +75,13 @@ def say(text):
 class Count:
     def __init__(self, passed=0, failed=0, skipped=0):
         self.passed, self.failed, self.skipped = passed, failed, skipped
+        self.reasons = collections.Counter()  # of skips
 
     def add(self, other):
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.reasons += other.reasons
 
     def __str__(self):
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
@@ -94,6 +103,7 @@ def count_cmocka(text, code):
             last[running] = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}[m.group(1).strip()]
             running = None
     got = Count(*(sum(v == k for v in last.values()) for k in ("passed", "failed", "skipped")))
+    got.reasons.update(f"{name}: skipped by the test program, see its log" for name, how in last.items() if how == "skipped")
     got.failed += max(0, announced - len(last))
     if code != 0 and got.failed == 0:
         got.failed = 1
@@ -114,6 +124,7 @@ def count_pytest(xml):
             for s in suites:
                 n, f, e, k = (int(s.get(a, "0")) for a in ("tests", "failures", "errors", "skipped"))
                 got.add(Count(max(0, n - f - e - k), f + e, k))
+                got.reasons.update(x.get("message", "").removeprefix("Skipped: ") for x in s.iter("skipped"))
         except (OSError, ET.ParseError):
             return Count(0, 1, 0)
         if code not in (0, 1) or (code == 1 and got.failed == 0) or got.passed + got.failed + got.skipped == 0:
@@ -124,42 +135,74 @@ def count_pytest(xml):
 
 
 class Step:
-    def __init__(self, name, argv, count, limit_s, env=None, log=None):
+    """One command with its way to count. `length`: about how many seconds it takes alone, for the order in a pool."""
+
+    def __init__(self, name, argv, count, limit_s, env=None, log=None, length=1):
         self.name, self.argv, self.count, self.limit_s = name, argv, count, limit_s
-        self.env, self.log = env or {}, log
+        self.env, self.log, self.length = env or {}, log, length
 
 
+GRACE_S = 5  # for processes of a step that are just ending
 running = set()
 running_lock = threading.Lock()
+
+
+def wait_for(pid, limit_s):
+    """Exit status, seconds of processor time of it and all it waited for, and whether it ran over its limit."""
+    fd = os.pidfd_open(pid)
+    over = not select.select([fd], [], [], limit_s)[0]
+    os.close(fd)
+    if over:
+        kill_group(pid)
+    _, status, usage = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, over
+
+
+def reap_group(group):
+    """What a step left of its process group becomes our child when its parent ends (main() asks for that): waits a little, then
+    ends it. Says whether there was something to end."""
+    end = time.monotonic() + GRACE_S
+    while True:
+        try:
+            pid, _ = os.waitpid(-group, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0 and time.monotonic() > end:
+            break
+        if pid == 0:
+            time.sleep(0.02)  # the harness itself may: a group has no event for its end
+    kill_group(group)
+    try:
+        while True:
+            os.waitpid(-group, 0)
+    except ChildProcessError:
+        return True
 
 
 def run_step(step):
     """Runs one command in a process group of its own; returns its Count."""
     step.log.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    timed_out = False
     with open(step.log, "wb") as out:
         proc = subprocess.Popen(step.argv, cwd=ROOT, env={**os.environ, **step.env}, stdin=subprocess.DEVNULL,
                                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         with running_lock:
             running.add(proc.pid)
         try:
-            code = proc.wait(step.limit_s)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            kill_group(proc.pid)
-            code = proc.wait()
+            code, cpu, over = wait_for(proc.pid, step.limit_s)
+            proc.returncode = code
+            left = reap_group(proc.pid)
         finally:
             with running_lock:
                 running.discard(proc.pid)
     text = step.log.read_text(errors="replace")
     got = step.count(text, code)
-    if timed_out:
+    if over or left:
         got.failed = max(1, got.failed)
     took = time.monotonic() - start
     mark = "ok  " if got.failed == 0 else "FAIL"
-    note = f", over its limit of {step.limit_s:.0f} s" if timed_out else f", exit {code}" if got.failed else ""
-    say(f"{mark} {step.name:<34} {got} ({took:.1f} s{note})")
+    note = f", over its limit of {step.limit_s:.0f} s" if over else ", left processes running" if left else f", exit {code}" if got.failed else ""
+    say(f"{mark} {step.name:<34} {got} ({took:.1f} s + {cpu:.1f} s{note})")
     if got.failed:
         lines = text.splitlines()
         shown = lines if len(lines) <= SHOWN_LINES else ["…"] + lines[-SHOWN_LINES:]
@@ -177,7 +220,7 @@ def kill_group(pid):
 def run_pool(steps, width):
     total = Count()
     with concurrent.futures.ThreadPoolExecutor(width) as pool:
-        for got in pool.map(run_step, steps):
+        for got in pool.map(run_step, sorted(steps, key=lambda s: -s.length)):
             total.add(got)
     return total
 
@@ -190,23 +233,27 @@ def build(stage, targets):
     return folder, run_step(Step(f"{stage}: build", argv, count_single, 900, log=folder / "log" / "build.txt"))
 
 
+LENGTHS = {"gpu_checkpoint": 8, "client_follow": 8, "daemon_http": 5, "daemon_series": 4, "client_csv": 3, "daemon_jobs": 3, "gpu_learn": 3}
+
+
 def c_steps(stage, folder, kind, limit_s):
     steps = []
     for source in sorted((ROOT / "tests" / kind).glob("*.c")):
         program = folder / "tests" / kind / source.stem
         steps.append(Step(f"{stage}: {kind}/{source.stem}", [str(program)], count_cmocka, limit_s * SLOWDOWN[stage],
                           env={**SAN_ENV[stage], "FH_TEST_SLOWDOWN": str(SLOWDOWN[stage])},
-                          log=folder / "log" / f"{kind}_{source.stem}.txt"))
+                          log=folder / "log" / f"{kind}_{source.stem}.txt", length=LENGTHS.get(source.stem, 1)))
     return steps
 
 
-def e2e_step(stage, folder, limit_s):
-    xml = folder / "log" / "e2e.xml"
+def pytest_step(stage, folder, suite, limit_s, length):
+    name = Path(suite).name
+    xml = folder / "log" / f"{name}.xml"
     xml.unlink(missing_ok=True)
     argv = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", "--durations=15", f"--junitxml={xml}",
-            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), "tests/e2e", *(["tests/data"] if stage != "tsan" else [])]
+            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), suite]
     env = {**SAN_ENV[stage], "FHD_BUILD": str(folder), "FHD_SLOWDOWN": str(SLOWDOWN[stage]), "PYTHONDONTWRITEBYTECODE": "1"}
-    return Step(f"{stage}: e2e", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / "e2e.txt")
+    return Step(f"{stage}: {name}", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / f"{name}.txt", length=length)
 
 
 def no_device():
@@ -245,66 +292,65 @@ def run_gpu():
     return total
 
 
-def run_lint():
-    total = Count()
-    for tool in ("layers", "cppcheck", "clang-tidy"):
-        total.add(run_step(Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 1200,
-                                log=ROOT / "build" / "lint" / "log" / f"{tool}.txt")))
-    return total
+def lint_steps():
+    return [Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 1200, log=ROOT / "build" / "lint" / "log" / f"{tool}.txt", length=length)
+            for tool, length in (("layers", 1), ("cppcheck", 10), ("clang-tidy", 130))]
 
 
-def run_fuzz():
+def fuzz_steps():
+    """The libraries are built at once; each target's program when its turn comes."""
     log = ROOT / "build" / "fuzz" / "log"
     total = run_step(Step("fuzz: build", ["tests/fuzz/run.sh", "build"], count_single, 900, log=log / "build.txt"))
     if total.failed:
-        return total
-    total.add(run_pool([Step(f"fuzz: {target}", ["tests/fuzz/run.sh", target], count_single, seconds + 300,
-                             env={"FUZZ_SECONDS": str(seconds)}, log=log / f"{target}.txt")
-                        for target, seconds in sorted(FUZZ_SECONDS.items(), key=lambda t: -t[1])], 2))
-    return total
+        return total, []
+    return total, [Step(f"fuzz: {target}", ["tests/fuzz/run.sh", target], count_single, seconds + 300,
+                        env={"FUZZ_SECONDS": str(seconds)}, log=log / f"{target}.txt", length=seconds) for target, seconds in FUZZ_SECONDS.items()]
 
 
 def run_gcc():
     folder, total = build("gcc", ["host", "unit-bins", "train-bins", "e2e-bins"])
     if total.failed:
         return total
-    total.add(run_pool(c_steps("gcc", folder, "unit", 120), 2))
+    total.add(run_pool(c_steps("gcc", folder, "unit", 120), CORES))
     total.add(run_pool(c_steps("gcc", folder, "train", 600), 1))
-    total.add(run_step(e2e_step("gcc", folder, 900)))
+    total.add(run_pool([pytest_step("gcc", folder, "tests/e2e", 900, 100), pytest_step("gcc", folder, "tests/data", 900, 20)], 2))
     return total
 
 
-def run_sanitizers(stages):
-    """Nothing here is about time, so two suites share the cores."""
-    total, units, suites = Count(), [], []
-    for stage in stages:
-        folder, got = build(stage, ["host", "unit-bins", "e2e-bins"])
-        total.add(got)
-        if not got.failed:
-            units += c_steps(stage, folder, "unit", 120)
-            suites.append(e2e_step(stage, folder, 1800))
-    total.add(run_pool(units, 2))
-    total.add(run_pool(suites, 2))
-    return total
+def sanitizer_steps(stage):
+    folder, total = build(stage, ["host", "unit-bins", "e2e-bins"])
+    if total.failed:
+        return total, []
+    steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 300)]
+    if stage == "asan":
+        steps.append(pytest_step(stage, folder, "tests/data", 900, 60))
+    return total, steps
 
 
 def run_stages(stages):
-    total = Count()
-    sanitizers = [s for s in stages if s in ("asan", "tsan")]
+    """gcc while nothing else runs; then all builds; then what is left, at once: suites wait a lot, so one more than there are cores."""
+    total, steps = Count(), []
     for stage in stages:
+        got, more = Count(), []
         if stage == "gpu":
-            total.add(run_gpu())
+            got = run_gpu()
         elif stage == "lint":
-            total.add(run_lint())
+            more = lint_steps()
         elif stage == "fuzz":
-            total.add(run_fuzz())
+            got, more = fuzz_steps()
         elif stage == "gcc":
-            total.add(run_gcc())
+            got = run_gcc()
         elif stage == "clang":
-            total.add(build("clang", ["host", "unit-bins", "train-bins", "e2e-bins"])[1])
-        elif stage == sanitizers[0]:
-            total.add(run_sanitizers(sanitizers))
+            got = build("clang", ["host", "unit-bins", "train-bins", "e2e-bins"])[1]
+        else:
+            got, more = sanitizer_steps(stage)
+        total.add(got)
+        steps += more
+    total.add(run_pool(steps, CORES + 1))
     return total
+
+
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def main():
@@ -323,8 +369,12 @@ def main():
 
     signal.signal(signal.SIGTERM, interrupted)
     signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGHUP, interrupted)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     start = time.monotonic()
     total = run_stages(args.stage or STAGES)
+    for reason, n in sorted(total.reasons.items()):
+        say(f"skipped {n}: {reason}")
     say(f"{time.monotonic() - start:.0f} s")
     say(str(total))
     return 1 if total.failed or total.passed + total.skipped == 0 else 0
