@@ -74,7 +74,7 @@ class Daemon:
         self.build = os.path.abspath(build)
         self.folder = tempfile.mkdtemp(prefix="fhb", dir="/tmp")
         self.path = f"{self.folder}/s"
-        self.env = {**os.environ, "FHD_LIBDIR": self.build, "FHD_URL": f"ipc://{self.path}", **(env or {})}
+        self.env = {"FHD_LIBDIR": self.build, **os.environ, "FHD_URL": f"ipc://{self.path}", **(env or {})}
         self.args = args
         self.proc = None
 

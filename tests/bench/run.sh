@@ -1,7 +1,8 @@
 #!/bin/sh
 # make bench: the training step on the CPU beside PyTorch where there is one, then, where there is a device, the phases of
-# the CUDA backend. BUILD names the build folder. BENCH_ANCHORS=DIR: a folder with torch_step.py and jax_step.py, the same
-# step as others would write it, raced on the same card in the same run. BENCH=cpu or BENCH=gpu does one half.
+# the CUDA backend and what the running daemon costs there (by itself: tests/bench/daemon.py, three minutes at most). BUILD
+# names the build folder. BENCH_ANCHORS=DIR: a folder with torch_step.py and jax_step.py, the same step as others would write
+# it, raced on the same card in the same run. BENCH=cpu or BENCH=gpu does one half.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -19,6 +20,7 @@ fi
 make -s BUILD="$BUILD" cuda "$BUILD/tests/bench/gpu_step"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 FHD_LIBDIR=$BUILD "$BUILD/tests/bench/gpu_step"
+FHD_LIBDIR=$BUILD python3 tests/bench/daemon.py "$BUILD" --device cuda || echo "some figures of the daemon fall short"
 if [ -n "${BENCH_ANCHORS:-}" ]; then
 	for step in jax_step torch_step; do
 		timeout "${BENCH_ANCHOR_SECONDS:-300}" python3 "$BENCH_ANCHORS/$step.py" 256 || echo "$step.py did not end in time"
