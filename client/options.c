@@ -297,7 +297,7 @@ static int take_output(struct ctx *c, struct fh_status *st)
 		if (has & format[i].bit)
 			at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", format[i].word);
 	}
-	return fh_fail(st, FH_INVALID, "-o %.20s is not printed here, but %s", word, list);
+	return fh_fail(st, FH_INVALID, "this command has no -o %.20s; it has %s", word, list);
 }
 
 static int take_globals(struct ctx *c, struct fh_status *st)

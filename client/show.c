@@ -102,12 +102,15 @@ static void show_memory(const Fh__V1__MemoryUse *m)
 
 static void show_times(const Fh__V1__Job *j)
 {
-	char at[OUT_TEXT], age[OUT_TEXT];
+	char at[OUT_TEXT], age[OUT_TEXT], ran[OUT_TEXT];
 
 	line("Created", "%s  (%s)", text_time(j->created_ns, at), text_age(j->created_ns, age));
 	if (j->started_ns)
 		line("Started", "%s  (%s)", text_time(j->started_ns, at), text_age(j->started_ns, age));
-	if (j->ended_ns)
+	if (j->ended_ns && j->started_ns && j->ended_ns >= j->started_ns)
+		line("Ended", "%s  (%s, after %s)", text_time(j->ended_ns, at), text_age(j->ended_ns, age),
+		     text_duration((double)(j->ended_ns - j->started_ns) * 1e-9, ran));
+	else if (j->ended_ns)
 		line("Ended", "%s  (%s)", text_time(j->ended_ns, at), text_age(j->ended_ns, age));
 	if (j->interruptions)
 		line("Interruptions", "%" PRIu32 "%s%s", j->interruptions, j->resume_note && *j->resume_note ? "; not restored: " : "",

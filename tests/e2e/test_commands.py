@@ -188,7 +188,7 @@ def test_failed_job_gives_one(make_daemon):
     (["strat"], "start"),
     (["start", "--nmae", "x"], "name"),
     (["show"], "show"),
-    (["list", "-o", "jsn"], "json"),
+    (["list", "-o", "jsn"], "json"), (["plot", "-o", "json"], "has table"),
 ])
 def test_usage_is_two_and_names_the_nearest(daemon, market, args, word):
     extra = ["--set", "data.dataset=m"] if args[0] == "start" else []
