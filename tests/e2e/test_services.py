@@ -145,6 +145,32 @@ def test_pages_and_benchmarks(client, spec):
     refused("NOT_FOUND", client.call, "operation", pb.OperationRequest(operation="op-1-1"))
 
 
+def test_windows_are_evaluated_side_by_side(client, spec):
+    client.start(spec(run={"validate_windows": 4}), name="a")
+    shown = client.wait_state("a", "DONE")
+    client.wait_sample("a", lambda s: s.state == pb.DONE)
+    result, rows = evaluate(client, job="a", split="validation", trace=True, benchmarks=True, windows=4)
+    whole, parts = values(result.report[0]), [values(w) for w in result.window]
+    assert len(parts) == 4 and [r.name for r in result.report] == ["agent", "buy_and_hold", "never_trade"]
+    assert [(w.begin, w.end) for w in result.window][0][0] == result.begin and result.window[-1].end == result.end
+    assert all(a.end == b.begin + 1 for a, b in zip(result.window, result.window[1:]))
+    for name in ("bars", "trades", "closed", "ruined"):
+        assert whole[name] == sum(p[name] for p in parts), name
+    for name in ("pnl", "return", "turnover"):
+        assert whole[name] == pytest.approx(sum(p[name] for p in parts), rel=1e-9), name
+    assert whole["max_drawdown"] == max(p["max_drawdown"] for p in parts)
+    assert [r.bar for r in rows] == list(range(result.begin + 1, result.end))
+    assert values(result.report[1])["trades"] == 4  # bought once in every window
+    trained = {v.name: v.value for s in client.samples("a") if s.kind == pb.VALIDATION and s.step == shown.planned_steps
+               and (s.split, s.policy) == ("validation", pb.TARGET) for v in s.value}
+    assert all(trained[k] == whole[k] for k in ("pnl", "sharpe", "trades", "max_drawdown"))
+    plain, _ = evaluate(client, job="a", split="validation")
+    assert not plain.window and values(plain.report[0])["bars"] == whole["bars"]
+    assert refused("INVALID", evaluate, client, job="a", windows=1025).field == "windows"
+    assert refused("INVALID", evaluate, client, job="a", split="test", windows=1000).field == "windows"
+    assert refused("INVALID", client.start, spec(run={"validate_windows": 1000}), name="b").field == "run.validate_windows"
+
+
 def test_decisions_while_training_and_evaluating(client, spec):
     client.synth("long", bars=60000)
     client.start(spec(fh.ENDLESS, {"data": {"dataset": "long"}}), name="a")

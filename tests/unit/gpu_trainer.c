@@ -278,6 +278,57 @@ static void test_a_trial_is_as_good_as_alone(void **state)
 	check_population(&s);
 }
 
+/* A job's last evaluations are what the networks in its tensors do over the splits, trial by trial, in so many windows. */
+static void check_last_evaluations(int windows)
+{
+	static const char *const name[] = {"pnl", "sharpe", "max_drawdown", "trades", "turnover", "exposure", "bars"};
+	struct fh_spec s = small_spec();
+	struct market *m = the_market();
+	struct samples all = {0};
+	struct fh_status st = FH_STATUS_INIT;
+	struct env_config config;
+	struct trainer *t;
+	int seen = 0;
+
+	s.run.population = 2;
+	s.run.validate_windows = windows;
+	t = begin_job(&s, m);
+	run_to_end(t, &all);
+	eval_env_config(&t->spec, t->spec.env.reward_scale, &config);
+	for (int i = 0; i < all.n; i++) {
+		const struct trainer_sample *sample = all.s + i;
+		struct policy *p = NULL;
+		struct evaluation *e = NULL;
+		struct eval_report r;
+
+		if (!sample->validation || sample->step != t->planned)
+			continue;
+		assert_int_equal(policy_new(&t->spec, FH_STATE_DIM, exec_at(t->x, sample->policy == FH_POLICY_ONLINE ? T_PARAM : T_TARGET, sample->trial),
+					    &p, &st), 0);
+		const struct eval_setup setup = {.policy = p, .market = m, .config = &config, .split = t->split[sample->split], .windows = windows};
+		assert_int_equal(evaluation_make(&setup, &e, &st), 0);
+		while (!evaluation_run(e, SLICE_NS))
+			;
+		evaluation_report(e, &r);
+		const double want[] = {r.pnl, r.sharpe, r.max_drawdown, r.trades, r.turnover, r.exposure, (double)r.bars};
+		for (unsigned k = 0; k < sizeof(name) / sizeof(*name); k++)
+			assert_true(sample_value(sample, name[k]) == want[k]);
+		evaluation_free(e);
+		policy_free(p);
+		seen++;
+	}
+	assert_int_equal(seen, 8); /* two trials, two networks, two splits */
+	free(all.s);
+	trainer_free(t);
+	market_unref(m);
+}
+
+static void test_the_last_evaluations_are_the_networks_own(void **state)
+{
+	check_last_evaluations(1);
+	check_last_evaluations(5);
+}
+
 /* ---------------------------------------------------------------- starts from what is there */
 
 static void test_warm_start_keeps_the_weights(void **state)
@@ -412,7 +463,7 @@ int main(void)
 		cmocka_unit_test(test_samples_come_at_their_steps), cmocka_unit_test(test_checkpoints_are_due_at_their_steps),
 		cmocka_unit_test(test_same_seed_same_bits), cmocka_unit_test(test_a_reused_trainer_is_as_good_as_new),
 		cmocka_unit_test(test_a_neighbour_changes_nothing), cmocka_unit_test(test_scratch_is_written_before_it_is_read),
-		cmocka_unit_test(test_a_trial_is_as_good_as_alone), cmocka_unit_test(test_warm_start_keeps_the_weights),
+		cmocka_unit_test(test_a_trial_is_as_good_as_alone), cmocka_unit_test(test_the_last_evaluations_are_the_networks_own), cmocka_unit_test(test_warm_start_keeps_the_weights),
 		cmocka_unit_test(test_keep_replay_keeps_it_on_the_same_bars_only), cmocka_unit_test(test_divergence_fails_the_job),
 		cmocka_unit_test(test_nobody_polls),
 	};

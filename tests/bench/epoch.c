@@ -1,0 +1,184 @@
+/* An epoch as a job has it: 300 learn steps of B = 256 with collection and reports every 100, then the validation of 20,000
+ * bars, on an AR(1) market. One line an epoch, how much of it is validation, and the medians.
+ *
+ *     epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS]
+ *
+ * The trainer runs in the slices that the daemon gives it; where learning ends and validation begins the device is waited
+ * for, which a job does not do, so the parts add up to a little more than it takes there. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gpu/synth.h"
+#include "gpu/trainer_impl.h"
+#include "proto/status.h"
+
+#define VALIDATED 20000         /* bars */
+#define STEPS 300
+#define SLICE_NS 20000000       /* the daemon's */
+#define VALIDATION_SLICE_NS 200000 /* what of the next epoch may be counted as validation */
+#define EPOCHS_MAX 1000
+
+struct epoch { double all, learn, validate; };
+
+static double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void must(int rc, const struct fh_status *st)
+{
+	if (rc >= 0)
+		return;
+	fprintf(stderr, "epoch: %s\n", st->text);
+	exit(1);
+}
+
+static struct market *make_market(const struct fh_spec *spec)
+{
+	int64_t n = (int64_t)(VALIDATED / spec->data.validation) + 1, *ts = malloc((size_t)n * sizeof(*ts));
+	double *v = malloc((size_t)n * 5 * sizeof(*v));
+	const struct market_bars bars = {n, ts, v, v + n, v + 2 * n, v + 3 * n, v + 4 * n};
+	struct fh_status st = FH_STATUS_INIT;
+	struct market *m = NULL;
+	struct synth s;
+
+	if (!ts || !v)
+		exit(1);
+	synth_init(&s, SYNTH_MOMENTUM, n, 1);
+	must(synth_bars(&s, ts, v, v + n, v + 2 * n, v + 3 * n, v + 4 * n, &st), &st);
+	must(market_build(&bars, spec->env.tick, &m, &st), &st);
+	free(ts);
+	free(v);
+	return m;
+}
+
+static struct fh_spec make_spec(const char *device, int epochs, int windows)
+{
+	struct fh_spec s;
+
+	spec_defaults(&s);
+	snprintf(s.data.dataset, sizeof(s.data.dataset), "synth");
+	s.data.embargo = 0;
+	s.learn.batch = 256;
+	s.replay.capacity = 131072;
+	s.run.epochs = epochs;
+	s.run.steps_per_epoch = s.run.validate_every = STEPS;
+	s.run.report_every = 100;
+	s.run.checkpoint_every = 0;
+	s.run.validate_windows = windows;
+	spec_resolve(&s, strcmp(device, "host") ? FH_DEVICE_CUDA : FH_DEVICE_HOST);
+	return s;
+}
+
+/* What it says of itself last; the validation of the policy that is validated all along. */
+static double take_samples(struct trainer *t, double *trades)
+{
+	struct trainer_sample s;
+	struct fh_status st = FH_STATUS_INIT;
+	double sharpe = 0;
+
+	while (trainer_poll(t, &s, &st) == 1)
+		for (int i = 0; s.validation && s.split == FH_SPLIT_VALIDATION && s.policy == t->spec.run.validate_policy && i < s.values; i++) {
+			if (!strcmp(s.metric[i]->name, "sharpe"))
+				sharpe = s.value[i];
+			if (!strcmp(s.metric[i]->name, "trades"))
+				*trades = s.value[i];
+		}
+	return sharpe;
+}
+
+/* Up to the end of the next validation, or of the job. */
+static struct epoch run_epoch(struct trainer *t, struct trainer_state *s)
+{
+	struct epoch e = {0, 0, 0};
+	struct fh_status st = FH_STATUS_INIT;
+	int validating = 0;
+	double begin = now_ms();
+
+	while (!s->done && !(validating && s->phase != TRAINER_VALIDATE)) {
+		double at = now_ms();
+
+		if (s->phase == TRAINER_VALIDATE && !validating) {
+			must(t->backend->finish(t->x, &st), &st);
+			e.learn += now_ms() - at;
+			at = now_ms();
+			validating = 1;
+		}
+		/* the last steps of an epoch one call each, so that none reaches into validation */
+		int64_t budget = validating ? VALIDATION_SLICE_NS : s->step % STEPS < STEPS - 60 ? SLICE_NS / 20 : 0;
+		must(trainer_run(t, budget, s, &st), &st);
+		*(validating ? &e.validate : &e.learn) += now_ms() - at;
+	}
+	e.all = now_ms() - begin;
+	return e;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double median(const struct epoch *e, int n, size_t offset)
+{
+	double v[EPOCHS_MAX];
+
+	for (int i = 0; i < n; i++)
+		memcpy(&v[i], (const char *)(e + i) + offset, sizeof(*v));
+	qsort(v, (size_t)n, sizeof(*v), by_size);
+	return v[n / 2];
+}
+
+int main(int argc, char **argv)
+{
+	static struct epoch epoch[EPOCHS_MAX];
+	const char *device = "host";
+	const struct backend *b = NULL;
+	struct fh_status st = FH_STATUS_INIT;
+	struct device_info info;
+	struct trainer_state s = {0};
+	struct trainer *t = NULL;
+	int epochs = 6, windows = 1, c, n = 0;
+	double trades = 0;
+
+	while ((c = getopt(argc, argv, "d:e:w:")) != -1)
+		switch (c) {
+		case 'd': device = optarg; break;
+		case 'e': epochs = atoi(optarg); break;
+		case 'w': windows = atoi(optarg); break;
+		default: return 2;
+		}
+	if (epochs < 3 || epochs > EPOCHS_MAX || windows < 1) {
+		fprintf(stderr, "usage: epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS], at least 3 epochs\n");
+		return 2;
+	}
+	must(backend_open(device, &b, NULL, &st), &st);
+	must(b->info(b, &info, &st), &st);
+	struct fh_spec spec = make_spec(device, epochs, windows);
+	struct market *m = make_market(&spec);
+	must(trainer_new(b, &spec, &t, &st), &st);
+	must(trainer_begin(t, &spec, m, NULL, &st), &st);
+	printf("epoch on %s: %d learn steps, B = %lld, collection of %lld environments, validation of %lld bars in %d window%s\n", info.name, STEPS,
+	       (long long)spec.learn.batch, (long long)spec.collect.envs, (long long)(t->split[FH_SPLIT_VALIDATION].end - t->split[FH_SPLIT_VALIDATION].begin),
+	       windows, windows > 1 ? "s" : "");
+	trainer_state_get(t, &s);
+	for (; n < epochs - 1; n++) { /* the last one evaluates four times */
+		epoch[n] = run_epoch(t, &s);
+		double sharpe = take_samples(t, &trades);
+		printf("  %4d: %8.2f ms, learning %8.2f, validation %7.2f (Sharpe %.1f, %.0f trades)%s\n", n + 1, epoch[n].all, epoch[n].learn,
+		       epoch[n].validate, sharpe, trades, n ? "" : ", warm-up included");
+	}
+	printf("{\"what\": \"epoch\", \"device\": \"%s\", \"ms\": %.2f, \"learn_ms\": %.2f, \"validate_ms\": %.2f, \"windows\": %d}\n", b->name,
+	       median(epoch + 1, n - 1, offsetof(struct epoch, all)), median(epoch + 1, n - 1, offsetof(struct epoch, learn)),
+	       median(epoch + 1, n - 1, offsetof(struct epoch, validate)), windows);
+	trainer_free(t);
+	market_unref(m);
+	return 0;
+}
