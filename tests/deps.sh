@@ -12,7 +12,7 @@ venv=${VENV:-.venv}
 
 run_packages="gcc libc6-dev make pkg-config protobuf-c-compiler protobuf-compiler libprotobuf-c-dev libnng-dev libuv1-dev
 	libsqlite3-dev libfyaml-dev libzstd-dev zlib1g-dev libsystemd-dev libssl-dev libopenblas-dev python3 python3-venv ca-certificates"
-test_packages="clang libclang-rt-dev clang-tidy cppcheck libcmocka-dev nng-utils systemd git"
+test_packages="g++ clang libclang-rt-dev clang-tidy cppcheck libcmocka-dev nng-utils systemd git"
 
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
