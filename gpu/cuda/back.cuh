@@ -22,9 +22,9 @@ int back_takes(struct cuda_exec *c);
 /* dout -> dhead, dh2, dh1. */
 int back_layers(struct cuda_exec *c, struct fh_status *st);
 
-/* The weight gradients of a group (a_t, b_t, c_f32, one segment each) in tiles of 128 x 128; `part` in tiles of 32 x 32, as gemm.cu
- * leaves it. weight_takes() counts the tiles. 1: they fill the machine. */
+/* The weight gradients of a group (a_t, b_t, c_f32, one segment each) in large tiles; `part` in tiles of 32 x 32, as gemm.cu leaves
+ * it. weight_takes() says which tile, for weight_launch(), and counts them; 0: not taken. */
 int weight_takes(struct cuda_exec *c, struct gemm_group *g);
-int weight_launch(struct cuda_exec *c, struct gemm_group *g, struct fh_status *st);
+int weight_launch(struct cuda_exec *c, struct gemm_group *g, int tile, struct fh_status *st);
 
 #endif

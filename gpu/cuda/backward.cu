@@ -173,7 +173,8 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 		append(&all, &p.along[i]);
 	if (s->slices > 1)
 		all.slices = s->slices, all.slice_k = CUDA_SLICE_ROWS, all.slice_bytes = (size_t)c->dims.params * 4;
-	rc = weight_takes(c, &all) ? weight_launch(c, &all, st) : gemm_launch(c, &all, s->grad_tile, "launch of weight gradients", st);
+	const int tile = weight_takes(c, &all);
+	rc = tile ? weight_launch(c, &all, tile, st) : gemm_launch(c, &all, s->grad_tile, "launch of weight gradients", st);
 	if (rc || s->slices == 1)
 		return rc;
 	CUDA_TRY(cuda_launch(c, k_slices, dim3(s->parts, 1, c->dims.P), CUDA_SUM_THREADS, 0, cuda_at<float>(c, &s->slice), s->slice.stride, s->slices,
