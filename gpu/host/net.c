@@ -13,6 +13,7 @@
 /* What units take, in microseconds of the default network (AVX-512): only their ratio matters. */
 #define BLOCK_COST 78
 #define FEW_COST 18
+#define TEAM_WORK (INT64_C(1) << 20) /* rows times parameters from which waking the team pays (10 us on one thread) */
 #define PACKED_MAX (4 + 2 * FH_BRANCH_MAX)
 #define MEMBER_PIECES 6
 
@@ -281,22 +282,23 @@ static void forward_task(void *ctx, int task, int member)
 			f->q[(at + j) * d->sumA + a] = t->q[a * PANEL + j];
 }
 
-/* How long the team takes for so many blocks and the rows that they leave. */
-static int64_t cost(const struct host_net *n, int64_t rows, int64_t blocks)
+/* How long so many members take for so many blocks and the rows that they leave. */
+static int64_t cost(int members, int64_t rows, int64_t blocks)
 {
 	int64_t left = rows > blocks * PANEL ? rows - blocks * PANEL : 0, groups = (left + FEW_ROWS - 1) / FEW_ROWS;
 
-	return (blocks + n->members - 1) / n->members * BLOCK_COST + (groups + n->members - 1) / n->members * FEW_COST;
+	return (blocks + members - 1) / members * BLOCK_COST + (groups + members - 1) / members * FEW_COST;
 }
 
 void host_net_forward(struct host_net *n, const float *x, int64_t rows, int32_t *action, float *q, float *logits)
 {
 	struct forward f = {.n = n, .x = x, .rows = rows, .group = FEW_ROWS, .action = action, .q = q, .logits = logits};
 	const int64_t choice[] = {rows / PANEL, (rows + PANEL - 1) / PANEL};
+	int shared = rows * n->d.params >= TEAM_WORK, members = shared ? n->members : 1;
 	int64_t left;
 
 	for (int i = 0; i < 2; i++) /* whole blocks, blocks padded, or none */
-		if (cost(n, rows, choice[i]) < cost(n, rows, f.blocks))
+		if (cost(members, rows, choice[i]) < cost(members, rows, f.blocks))
 			f.blocks = choice[i];
 	left = rows > f.blocks * PANEL ? rows - f.blocks * PANEL : 0;
 	if (left) { /* groups of equal size */
@@ -304,5 +306,5 @@ void host_net_forward(struct host_net *n, const float *x, int64_t rows, int32_t 
 
 		f.group = (int)((left + groups - 1) / groups);
 	}
-	team_run(n->team, (int)(f.blocks + (left + f.group - 1) / f.group), forward_task, &f);
+	team_run(shared ? n->team : NULL, (int)(f.blocks + (left + f.group - 1) / f.group), forward_task, &f);
 }

@@ -1,8 +1,9 @@
 /* Acting for evaluations on the device: a row's actions are the same bits among any rows; they are the host's but for
  * near-ties; and an evaluation that looks ahead on the device is the device's own walk bar by bar, bit for bit. */
 #include "tests/gpu/rig.h"
-#include "gpu/evaluate.h"
 #include "gpu/host/net.h"
+#include "gpu/trainer_impl.h"
+#include "tests/unit/training.h"
 
 enum { BARS = 1200, ROWS = 2500 };
 
@@ -222,6 +223,61 @@ static void ahead_is_bar_by_bar(void **state)
 		}
 }
 
+/* A job's last evaluations are what the networks in its tensors do bar by bar, trial by trial. */
+static void a_job_says_what_its_networks_do(void **state)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_spec spec = small_spec();
+	struct trainer_state at = {0};
+	struct samples all = {0};
+	struct env_config config;
+	struct trainer *t = NULL;
+	struct market *m;
+	int seen = 0;
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	spec.run.device = FH_DEVICE_CUDA;
+	spec.run.precision = FH_PRECISION_BF16;
+	spec.run.population = 2;
+	spec.run.epochs = 1;
+	m = synth_market(SYNTH_MOMENTUM, 2000, 5);
+	if (trainer_new(rig_cuda, &spec, &t, &st) || trainer_begin(t, &spec, m, NULL, &st))
+		fail_msg("%s", st.text);
+	while (!at.done) {
+		if (trainer_run(t, SLICE_NS, &at, &st))
+			fail_msg("%s", st.text);
+		samples_take(t, &all);
+	}
+	samples_take(t, &all);
+	eval_env_config(&t->spec, t->spec.env.reward_scale, &config);
+	for (int i = 0; i < all.n; i++) {
+		const struct trainer_sample *sample = all.s + i;
+		const struct eval_actor actor = {act_on, t->x, 1, 1};
+		const struct eval_setup s = {.actor = &actor, .market = m, .config = &config, .split = t->split[sample->split]};
+		struct evaluation *e = NULL;
+		struct eval_report r;
+		int rows, few;
+
+		if (!sample->validation || sample->step != t->planned)
+			continue;
+		if (rig_cuda->act_open(t->x, sample->policy, sample->trial, &rows, &few, &st) || evaluation_make(&s, &e, &st))
+			fail_msg("%s", st.text);
+		while (!evaluation_run_on(e, SLICE_NS, &st))
+			;
+		evaluation_report(e, &r);
+		assert_true(sample_value(sample, "pnl") == r.pnl && sample_value(sample, "sharpe") == r.sharpe &&
+			    sample_value(sample, "trades") == r.trades && sample_value(sample, "bars") == (double)r.bars);
+		evaluation_free(e);
+		seen++;
+	}
+	assert_int_equal(seen, 8); /* two trials, two networks, two splits */
+	free(all.s);
+	trainer_free(t);
+	market_unref(m);
+}
+
 /* The fused network and the layers: the same bits, so an evaluation may take either from call to call. */
 static void one_launch_and_layers_agree(void **state)
 {
@@ -252,6 +308,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_depend_on_no_other), cmocka_unit_test(ahead_is_bar_by_bar), cmocka_unit_test(one_launch_and_layers_agree),
+		cmocka_unit_test(a_job_says_what_its_networks_do),
 	};
 
 	return cmocka_run_group_tests(tests, rig_open, NULL);

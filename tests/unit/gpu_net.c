@@ -226,7 +226,7 @@ static void a_row_depends_on_no_other(void **state)
 	for (int k = 0; k < ROWS * STATE; k++)
 		x[k] = (float)((k * 7919) % 1000) / 250.0f - 2.0f;
 	for (int i = 0; i < 6; i++) {
-		struct rig_shape s = {.SD = STATE, .H1 = 37, .H2 = 69, .VH = 21, .AH = 19, .NA = ATOMS, .A = {5, 3, 2}, .B = 75, .P = 1,
+		struct rig_shape s = {.SD = STATE, .H1 = 137, .H2 = 169, .VH = 21, .AH = 19, .NA = ATOMS, .A = {5, 3, 2}, .B = 75, .P = 1,
 				      .precision = precision[i % 3], .loss = FH_LOSS_C51, .C = 16};
 		struct dqn_dims d = rig_dims(&s);
 		float *param = calloc((size_t)d.params, sizeof(*param));
