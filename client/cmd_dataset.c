@@ -12,8 +12,8 @@
 #include "client/upload.h"
 #include "gpu/instruments.h"
 
-#define SOURCE_MAX 256
 #define GAPS_SHOWN 6
+#define CONTRACTS_SHOWN 5
 #define HOURS 24
 #define PROGRESS_NS 1000000000
 #define SYNTH_BARS_MAX 50000000
@@ -93,6 +93,17 @@ static void print_sessions(const Fh__V1__Dataset *d)
 	}
 }
 
+static void print_contracts(const Fh__V1__Dataset *d)
+{
+	char text[256] = "", name[80];
+	size_t used = 0;
+
+	for (size_t i = 0; i < d->n_contract && i < CONTRACTS_SHOWN; i++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%.40s", i ? ", " : ": ",
+					 d->contract[i][0] ? text_clean(d->contract[i], name, sizeof name) : "unknown");
+	line("contracts", "%zu after each other%s%s", d->n_roll + 1, text, d->n_contract > CONTRACTS_SHOWN ? ", ..." : "");
+}
+
 static void print_dataset(const Fh__V1__Dataset *d)
 {
 	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX], a[OUT_TEXT], b[OUT_TEXT], file[OUT_TEXT], text[512];
@@ -108,7 +119,7 @@ static void print_dataset(const Fh__V1__Dataset *d)
 	}
 	print_sessions(d);
 	if (d->n_roll)
-		line("contracts", "%zu after each other", d->n_roll + 1);
+		print_contracts(d);
 	if (d->n_version)
 		line("appended to", "%zu times", d->n_version);
 	if (d->duplicates || d->dropped)
@@ -144,6 +155,24 @@ int dataset_print(struct ctx *c, const Fh__V1__Reply *reply)
 	if (r->existed)
 		ctx_note(c, "the same bars were registered under this name already");
 	return EXIT_DONE;
+}
+
+void dataset_source(const char *path, const struct import_options *o, char source[DATASET_SOURCE_SIZE])
+{
+	const char *base = strrchr(path, '/');
+
+	snprintf(source, DATASET_SOURCE_SIZE, "%s%s%s", !strcmp(path, "-") ? "standard input" : base ? base + 1 : path, o->member ? ":" : "",
+		 o->member ? o->member : "");
+}
+
+int dataset_end(struct ctx *c, struct progress *bar, int rc, struct fh_answer *a, const struct fh_status *st)
+{
+	progress_clear(bar);
+	if (rc)
+		return ctx_fail(c, st);
+	rc = dataset_print(c, a->reply);
+	fh_answer_release(a);
+	return rc;
 }
 
 /* ---- import */
@@ -274,9 +303,9 @@ static int run_import(struct ctx *c)
 	struct fh_status st = FH_STATUS_INIT;
 	struct import_options o = {.progress = dataset_import_progress};
 	struct progress bar;
-	struct import *m;
+	struct import *m = NULL;
 	struct fh_answer a;
-	char name[65], source[SOURCE_MAX];
+	char name[65], source[DATASET_SOURCE_SIZE];
 	const char *path = c->argv[0], *given = opt_text(c, "name");
 	double tick = 0;
 	int rc = dataset_import_options(c, &o, &st);
@@ -298,24 +327,16 @@ static int run_import(struct ctx *c)
 	dataset_progress(c, &bar);
 	o.progress_arg = &bar;
 	rc = import_file(path, &o, &m, &st);
-	if (rc) {
-		progress_clear(&bar);
-		if (rc == FH_NOT_FOUND)
-			st.code = FH_INVALID; /* a file of the person's, not an object of the daemon's */
-		return ctx_fail(c, &st);
-	}
-	const char *base = strrchr(path, '/');
-	snprintf(source, sizeof source, "%s%s%s", !strcmp(path, "-") ? "standard input" : base ? base + 1 : path, o.member ? ":" : "", o.member ? o.member : "");
-	rc = upload_bars(c, m, given, source, tick, &bar, &a, &st);
+	if (rc == FH_NOT_FOUND)
+		st.code = FH_INVALID; /* a file of the person's, not an object of the daemon's */
+	dataset_source(path, &o, source);
+	if (!rc)
+		rc = upload_bars(c, m, given, source, tick, &bar, &a, &st);
 	progress_clear(&bar);
 	for (int i = 0; !rc && i < m->notes && c->output != OUT_TABLE; i++)
 		ctx_note(c, "%s", m->note[i]);
 	import_free(m);
-	if (rc)
-		return ctx_fail(c, &st);
-	rc = dataset_print(c, a.reply);
-	fh_answer_release(&a);
-	return rc;
+	return dataset_end(c, &bar, rc, &a, &st);
 }
 
 /* ---- synth */

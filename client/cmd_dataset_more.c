@@ -12,7 +12,6 @@
 #include "client/output.h"
 #include "client/upload.h"
 
-#define SOURCE_MAX 256
 #define MERGED_MAX 64
 
 static int differs(const struct market_bars *a, int64_t i, const struct market_bars *b, int64_t k)
@@ -35,6 +34,34 @@ static int conflict(const char *one, const char *other, int64_t ts, double a, do
 }
 
 /* ---- append */
+
+/* A continuous symbol's contracts have their number behind it, nameless ones nothing but a number: such names say nothing about others. */
+static int is_number(const char *name)
+{
+	const char *colon = strrchr(name, ':'), *p = colon ? colon + 1 : name;
+
+	return *p && p[strspn(p, "0123456789")] == '\0';
+}
+
+/* Whether bar i of the file, the first new one, is of another contract than the set's last bar: the file says so when it has that bar,
+ * else the names do, where both are known. */
+static void find_seam(struct ctx *c, const struct fetched *set, const struct bars *b, int64_t i, struct import *fresh)
+{
+	const char *old = set->part.names ? set->part.name[set->part.names - 1] : "", *new = bars_contract_name(b, i);
+
+	if (i && b->ts[i - 1] == set->last_ts && b->contract_of)
+		fresh->bars.seam = b->contract_of[i] != b->contract_of[i - 1];
+	else if (i && b->ts[i - 1] == set->last_ts)
+		return;
+	else if (*old && *new && is_number(old) == is_number(new))
+		fresh->bars.seam = strcmp(old, new) != 0;
+	else if (*old || *new || set->rolls || b->contract_of)
+		ctx_note(c, "whether the contract changes where the new bars begin is not known: %s; taken as the same",
+			 *old && *new ? "the names are of different kinds" : *old ? "the file has no symbols" : "the set has no names of contracts");
+	if (fresh->bars.seam && fresh->notes < IMPORT_NOTES_MAX)
+		snprintf(fresh->note[fresh->notes++], IMPORT_NOTE_SIZE, "the contract changes where the new bars begin%s%.64s%s%.64s", *old ? ", from " : "", old,
+			 *new ? ", to " : "", new);
+}
 
 /* Of the file's bars those after the set's last one; the ones before must be in the set already, with the same values. */
 static int new_bars(struct ctx *c, struct fetched *set, const struct import *m, enum on_duplicate rule, struct import *fresh,
@@ -64,10 +91,17 @@ static int new_bars(struct ctx *c, struct fetched *set, const struct import *m, 
 	while (i < b.bars && b.ts[i] <= set->last_ts)
 		i++;
 	*known = i;
-	for (; !rc && i < b.bars; i++) {
-		struct bar x = bar_at(&b, i);
-		fresh->bars.contract = m->bars.contract_of ? m->bars.contract_of[i] : 0;
-		rc = bars_add(&fresh->bars, &x, st);
+	if (i < b.bars)
+		find_seam(c, set, &m->bars, i, fresh);
+	for (int64_t k = i; !rc && k < b.bars; k++) {
+		struct bar x = bar_at(&b, k);
+		int change = k == i || (m->bars.contract_of && m->bars.contract_of[k] != m->bars.contract_of[k - 1]);
+		if (change && m->bars.names)
+			rc = bars_contract(&fresh->bars, bars_contract_name(&m->bars, k), st);
+		else if (change)
+			fresh->bars.contract++;
+		if (!rc)
+			rc = bars_add(&fresh->bars, &x, st);
 	}
 	return rc;
 }
@@ -77,8 +111,7 @@ static int append(struct ctx *c, const char *name, const char *path, const struc
 {
 	struct import *m = NULL, *fresh = calloc(1, sizeof *fresh);
 	struct fetched set;
-	char source[SOURCE_MAX];
-	const char *base = strrchr(path, '/');
+	char source[DATASET_SOURCE_SIZE];
 	int64_t known = 0;
 	int rc = fetch_info(c, name, &set, st);
 
@@ -86,8 +119,11 @@ static int append(struct ctx *c, const char *name, const char *path, const struc
 		rc = fh_fail(st, FH_EXHAUSTED, "no memory");
 	if (!rc)
 		rc = import_file(path, o, &m, st);
-	if (!rc)
+	if (!rc) {
+		fresh->notes = m->notes < IMPORT_NOTES_MAX - 1 ? m->notes : IMPORT_NOTES_MAX - 1; /* one more may come */
+		memcpy(fresh->note, m->note, sizeof fresh->note);
 		rc = new_bars(c, &set, m, o->on_duplicate, fresh, &known, st);
+	}
 	*fresh_count = rc ? 0 : fresh->bars.count;
 	if (!rc && known)
 		ctx_note(c, "%lld bars of the file are in the set already", (long long)known);
@@ -98,10 +134,7 @@ static int append(struct ctx *c, const char *name, const char *path, const struc
 		fresh->bars.conflicts = m->bars.conflicts;
 		fresh->bars.repaired = m->bars.repaired;
 		fresh->bars.moved = m->bars.moved;
-		fresh->bars.conflicts = m->bars.conflicts;
-		fresh->notes = m->notes;
-		memcpy(fresh->note, m->note, sizeof fresh->note);
-		snprintf(source, sizeof source, "%s", base ? base + 1 : path);
+		dataset_source(path, o, source);
 		rc = upload_append(c, fresh, name, set.hash, source, bar, out, st);
 	}
 	import_free(m);
@@ -124,16 +157,11 @@ static int run_append(struct ctx *c)
 	dataset_progress(c, &bar);
 	o.progress_arg = &bar;
 	rc = append(c, c->argv[0], c->argv[1], &o, &bar, &a, &fresh, &st);
+	if (rc || fresh)
+		return dataset_end(c, &bar, rc, &a, &st);
 	progress_clear(&bar);
-	if (rc)
-		return ctx_fail(c, &st);
-	if (!fresh) {
-		ctx_note(c, "nothing to append: data set %s ends with the last bar of the file or later", c->argv[0]);
-		return EXIT_DONE;
-	}
-	rc = dataset_print(c, a.reply);
-	fh_answer_release(&a);
-	return rc;
+	ctx_note(c, "nothing to append: data set %s ends with the last bar of the file or later", c->argv[0]);
+	return EXIT_DONE;
 }
 
 /* ---- merge */
@@ -143,11 +171,31 @@ static int is_roll(const struct bars *b, int64_t i)
 	return b->contract_of && i && b->contract_of[i] != b->contract_of[i - 1];
 }
 
+/* The contract of the bar that is taken next. With names it is what they say, also where the other set goes on; without, another one where
+ * the bar is the first of one in its own set. */
+static int merged_contract(struct bars *out, const struct bars *from, int64_t i, int named, struct fh_status *st)
+{
+	if (named)
+		return bars_contract(out, bars_contract_name(from, i), st);
+	out->contract += is_roll(from, i);
+	return 0;
+}
+
+static int all_named(const struct fetched *f)
+{
+	int32_t known = 0;
+
+	while (known < f->part.names && f->part.name[known][0])
+		known++;
+	return known && known == f->part.names;
+}
+
 /* Two sets in order of time; at one time the bars are the same, or `rule` takes the first or the last set's. */
 static int merge_two(const struct fetched *x, const struct fetched *y, enum on_duplicate rule, struct bars *out, uint64_t *same,
 		     uint64_t *chosen, struct fh_status *st)
 {
 	struct market_bars a = bars_view(&x->part), b = bars_view(&y->part);
+	int named = all_named(x) && all_named(y);
 	int64_t i = 0, k = 0;
 	int rc = 0;
 
@@ -168,9 +216,10 @@ static int merge_two(const struct fetched *x, const struct fetched *y, enum on_d
 		} else {
 			v = bar_at(&b, k++);
 		}
-		/* another contract where the bar that is taken is the first of one in its own set */
-		out->contract += (i > at_a && !(k > at_b && rule == DUPLICATE_LAST)) ? is_roll(&x->part, at_a) : is_roll(&y->part, at_b);
-		rc = bars_add(out, &v, st);
+		int first = i > at_a && !(k > at_b && rule == DUPLICATE_LAST);
+		rc = merged_contract(out, first ? &x->part : &y->part, first ? at_a : at_b, named, st);
+		if (!rc)
+			rc = bars_add(out, &v, st);
 	}
 	return rc;
 }
@@ -204,7 +253,7 @@ static int merge_all(struct ctx *c, struct import *m, double *tick, struct progr
 		m->has_volume |= next.has_volume;
 		fetch_release(&next);
 		bars_release(&one.part);
-		one.part = both;
+		one.part = both; /* with the names of its own */
 	}
 	m->bars = one.part; /* taken over, the rest is let go */
 	bars_init(&one.part);
@@ -224,7 +273,7 @@ static int run_merge(struct ctx *c)
 	struct import *m = calloc(1, sizeof *m);
 	struct progress bar;
 	struct fh_answer a;
-	char source[SOURCE_MAX] = "merged:";
+	char source[DATASET_SOURCE_SIZE] = "merged:";
 	int rule = 0;
 	double tick = 0;
 	int rc = m ? dataset_word(c, "on-duplicate", dup, &rule, &st) : fh_fail(&st, FH_EXHAUSTED, "no memory");
@@ -236,13 +285,8 @@ static int run_merge(struct ctx *c)
 		snprintf(source + strlen(source), sizeof source - strlen(source), " %.64s", c->argv[i]);
 	if (!rc)
 		rc = upload_bars(c, m, c->argv[0], source, tick, &bar, &a, &st);
-	progress_clear(&bar);
 	import_free(m);
-	if (rc)
-		return ctx_fail(c, &st);
-	rc = dataset_print(c, a.reply);
-	fh_answer_release(&a);
-	return rc;
+	return dataset_end(c, &bar, rc, &a, &st);
 }
 
 /* ---- export */

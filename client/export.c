@@ -53,19 +53,62 @@ int number_short(double x, char text[NUMBER_SHORT_MAX])
 	return n;
 }
 
-/* The number of a bar's contract, from 1. */
-static int contract_of(const struct fetched *f, int64_t bar)
+/* What the file says of contracts. Their names, when they are all known and tell neighbours apart; else numbers, so that the changes are
+ * read again. */
+struct symbols { const struct fetched *f; int named; char number[24]; };
+
+static struct symbols symbols_of(const struct fetched *f)
 {
-	return f->part.contract_of ? f->part.contract_of[bar] + 1 : 1;
+	const struct bars *b = &f->part;
+	struct symbols s = {.f = f, .named = b->names == f->rolls + 1};
+
+	for (int32_t i = 0; s.named && i < b->names; i++)
+		s.named = b->name[i][0] && !strpbrk(b->name[i], "\r\n") && !(i && !strcmp(b->name[i], b->name[i - 1]));
+	return s;
+}
+
+static int has_symbols(const struct symbols *s)
+{
+	return s->named || s->f->rolls;
+}
+
+static const char *symbol_of(const void *arg, int64_t bar)
+{
+	struct symbols *s = (struct symbols *)arg;
+	const struct bars *b = &s->f->part;
+
+	if (s->named)
+		return bars_contract_name(b, bar);
+	snprintf(s->number, sizeof s->number, "contract%d", b->contract_of ? b->contract_of[bar] + 1 : 1);
+	return s->number;
+}
+
+/* A field of text, in quotes where it needs them. */
+static size_t put_symbol(char *to, const char *name)
+{
+	size_t n = 0;
+
+	if (!strpbrk(name, ",;\t|\"'\r\n "))
+		return (size_t)sprintf(to, ",%s", name);
+	to[n++] = ',';
+	to[n++] = '"';
+	for (; *name; name++) {
+		if (*name == '"')
+			to[n++] = '"';
+		to[n++] = *name;
+	}
+	to[n++] = '"';
+	return n;
 }
 
 static int write_csv(FILE *out, const struct fetched *f, struct fh_status *st)
 {
 	struct market_bars b = bars_view(&f->part);
+	struct symbols symbols = symbols_of(f);
 	const double *const column[] = {b.open, b.high, b.low, b.close, b.volume};
-	char line[7 * NUMBER_SHORT_MAX];
+	char line[7 * NUMBER_SHORT_MAX + 2 * CONTRACT_NAME_MAX];
 
-	fprintf(out, "ts,open,high,low,close%s%s\n", f->has_volume ? ",volume" : "", f->rolls ? ",symbol" : "");
+	fprintf(out, "ts,open,high,low,close%s%s\n", f->has_volume ? ",volume" : "", has_symbols(&symbols) ? ",symbol" : "");
 	for (int64_t i = 0; i < b.bars; i++) {
 		timestamp_format(b.ts[i], line);
 		size_t n = strlen(line);
@@ -73,8 +116,8 @@ static int write_csv(FILE *out, const struct fetched *f, struct fh_status *st)
 			line[n++] = ',';
 			n += (size_t)number_short(column[k][i], line + n);
 		}
-		if (f->rolls)
-			n += (size_t)sprintf(line + n, ",contract%d", contract_of(f, i));
+		if (has_symbols(&symbols))
+			n += put_symbol(line + n, symbol_of(&symbols, i));
 		line[n++] = '\n';
 		fwrite(line, 1, n, out);
 		if (!(i & 0xffff) && signal_seen)
@@ -114,17 +157,25 @@ static int export_tensors(const struct fetched *f, const char *path, struct fh_s
 	struct market_bars b = bars_view(&f->part);
 	const void *const data[] = {b.ts, b.open, b.high, b.low, b.close, b.volume};
 	struct st_tensor t[7];
-	char tick[NUMBER_SHORT_MAX];
+	char tick[NUMBER_SHORT_MAX], *names = calloc((size_t)f->part.names + 1, CONTRACT_NAME_MAX);
 	const char *const meta[] = {"format", "fhd-bars", "name", f->name, "hash", f->hash, "tick", tick, "has_volume",
-				    f->has_volume ? "1" : "0", NULL};
+				    f->has_volume ? "1" : "0", "contracts", names, NULL};
+	struct symbols symbols = symbols_of(f);
+	char *end = names;
 
+	if (!names)
+		return fh_fail(st, FH_EXHAUSTED, "no memory");
+	for (int32_t i = 0; symbols.named && i < f->part.names; i++)
+		end += sprintf(end, "%s%s", i ? "\n" : "", f->part.name[i]);
 	number_short(f->tick, tick);
 	for (int i = 0; i < 6; i++) {
 		t[i] = (struct st_tensor){.dtype = i ? ST_F64 : ST_I64, .rank = 1, .dim = {b.bars}, .bytes = (size_t)b.bars * 8, .data = data[i]};
 		snprintf(t[i].name, sizeof t[i].name, "%s", name[i]);
 	}
 	t[6] = (struct st_tensor){.name = "roll", .dtype = ST_I64, .rank = 1, .dim = {f->rolls}, .bytes = (size_t)f->rolls * 8, .data = f->roll};
-	return st_save(t, f->rolls ? 7 : 6, meta, path, st);
+	int rc = st_save(t, f->rolls ? 7 : 6, meta, path, st);
+	free(names);
+	return rc;
 }
 
 int export_check(const char *path, struct fh_status *st)
@@ -142,10 +193,10 @@ int export_bars(const struct fetched *f, const char *path, struct fh_status *st)
 
 	if (ends_with(path, ".safetensors"))
 		return export_tensors(f, path, st);
-	if (ends_with(path, ".parquet") && f->rolls)
-		return fh_fail(st, FH_UNIMPLEMENTED, "data set %s changes its contract, and our Parquet files do not say where: export it as .csv or "
-			       ".safetensors", f->name);
-	if (ends_with(path, ".parquet"))
-		return parquet_write(path, &b, f->has_volume, st);
+	if (ends_with(path, ".parquet")) {
+		struct symbols symbols = symbols_of(f);
+		struct parquet_symbols column = {symbol_of, &symbols};
+		return parquet_write(path, &b, f->has_volume, has_symbols(&symbols) ? &column : NULL, st);
+	}
 	return export_csv(f, path, st);
 }

@@ -11,6 +11,19 @@
 
 #define PAGE 20000 /* bars in one reply: what the daemon gives at most */
 
+/* Contract k of the set is place k, so names may come again. */
+static int add_name(struct bars *b, const char *name, struct fh_status *st)
+{
+	void *more = realloc(b->name, ((size_t)b->names + 1) * sizeof *b->name);
+
+	if (!more)
+		return fh_fail(st, FH_EXHAUSTED, "no memory");
+	b->name = more;
+	snprintf(b->name[b->names], CONTRACT_NAME_MAX, "%s", name);
+	b->names_cap = ++b->names;
+	return 0;
+}
+
 int fetch_info(struct ctx *c, const char *name, struct fetched *f, struct fh_status *st)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
@@ -41,6 +54,9 @@ int fetch_info(struct ctx *c, const char *name, struct fetched *f, struct fh_sta
 			rc = fh_fail(st, FH_EXHAUSTED, "no memory");
 		else if (d->n_roll)
 			memcpy(f->roll, d->roll, d->n_roll * sizeof *f->roll);
+		for (size_t i = 0; !rc && d->n_contract == d->n_roll + 1 && i < d->n_contract; i++)
+			rc = add_name(&f->part, d->contract[i], st);
+		f->part.contract = 0;
 	}
 	fh_answer_release(&a);
 	return rc;

@@ -12,7 +12,7 @@ struct fetched {
 	double tick;
 	int has_volume;
 	int64_t *roll, rolls;      /* first bars of another contract, of the whole set; owned */
-	struct bars part;          /* those that were asked for */
+	struct bars part;          /* those that were asked for; its names are those of all contracts in order, or none */
 };
 
 /* What the daemon says of it, no bars. */

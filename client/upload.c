@@ -34,22 +34,43 @@ int bars_hash(const struct market_bars *b, const int64_t *roll, int64_t rolls, c
 /* What the bars are registered as; base NULL: not an append. */
 struct set { const char *name, *base, *source; double tick; };
 
+/* The name of the first bar's contract and of each one after it; none at all without names. */
+static int contract_names(const struct bars *b, const int64_t *roll, int64_t rolls, char ***out, size_t *n, struct fh_status *st)
+{
+	*n = 0;
+	if (!b->names)
+		return 0;
+	*out = malloc(((size_t)rolls + 1) * sizeof **out);
+	if (!*out)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld names", (long long)rolls + 1);
+	(*out)[(*n)++] = (char *)bars_contract_name(b, 0);
+	for (int64_t i = 0; i < rolls; i++)
+		if (roll[i])
+			(*out)[(*n)++] = (char *)bars_contract_name(b, roll[i]);
+	return 0;
+}
+
 static int begin(struct ctx *c, const struct import *m, const struct set *set, struct fh_answer *out, struct fh_status *st)
 {
 	Fh__V1__Request req = FH__V1__REQUEST__INIT;
 	Fh__V1__BeginUploadRequest b = FH__V1__BEGIN_UPLOAD_REQUEST__INIT;
 	struct market_bars bars = bars_view(&m->bars);
 	char hash[65];
-	char *note[IMPORT_NOTES_MAX];
+	char *note[IMPORT_NOTES_MAX], **contract = NULL;
 	int64_t *roll = NULL, rolls = 0;
 	int rc = bars_rolls(&m->bars, &roll, &rolls, st);
+
+	if (!rc)
+		rc = contract_names(&m->bars, roll, rolls, &contract, &b.n_contract, st);
 
 	if (!rc)
 		rc = bars_hash(&bars, roll, rolls, hash, st);
 	if (rc) {
 		free(roll);
+		free(contract);
 		return rc;
 	}
+	b.contract = contract;
 	b.n_roll = (size_t)rolls;
 	b.roll = roll;
 	for (int i = 0; i < m->notes; i++)
@@ -79,6 +100,7 @@ static int begin(struct ctx *c, const struct import *m, const struct set *set, s
 	req.begin_upload = &b;
 	rc = ctx_call(c, &req, 0, out, st);
 	free(roll);
+	free(contract);
 	return rc;
 }
 

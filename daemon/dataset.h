@@ -27,6 +27,7 @@ struct rpc_call;
 #define DATASET_NOTES_MAX 64
 #define DATASET_NOTE_BYTES_MAX 512
 #define DATASET_SOURCE_BYTES_MAX 256
+#define DATASET_CONTRACT_BYTES_MAX 63
 #define DATASET_TICK_DEFAULT 0.01
 #define DATASET_TS_MAX (INT64_C(1) << 62) /* |ts|: differences of two times stay in 64 bits */
 #define DATASET_GAPS_MAX 8              /* different gap lengths shown */
@@ -102,8 +103,10 @@ struct dataset_origin { /* texts are copied */
 	uint64_t duplicates, dropped, repaired, moved;
 	const char *const *note;
 	size_t notes;
-	const int64_t *roll;        /* first bars of another contract, counted from the first new bar */
+	const int64_t *roll;        /* first bars of another contract, counted from the first new bar; append: that one may be one */
 	size_t rolls;
+	const char *const *contract; /* their names: of bar 0's, and of one for each roll after it; "" unknown; or none */
+	size_t contracts;
 	int append;                 /* behind the bars of the registered set; `hash` is that of the new bars */
 	const char *base;           /* append: the registered set's hash as the client knows it, NULL or "": any */
 	const struct dataset_version *version; /* made here, not the client's */

@@ -163,6 +163,10 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 	d.version = versions;
 	d.roll = m->roll;
 	d.n_roll = (size_t)m->rolls;
+	if (o->contracts == d.n_roll + 1) {
+		d.contract = (char **)o->contract;
+		d.n_contract = o->contracts;
+	}
 	d.n_gap = find_gaps(m, &d, gap);
 	for (size_t i = 0; i < d.n_gap; i++)
 		gaps[i] = &gap[i];
@@ -177,6 +181,37 @@ void *dataset_info_make(const struct market *m, const struct dataset_origin *o, 
 
 /* ---------------------------------------------------------------- origins */
 
+static void free_texts(const char *const *text, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		free((char *)text[i]);
+	free((char **)text);
+}
+
+static const char *const *copy_texts(const char *const *text, size_t n)
+{
+	char **to = need(calloc(n + 1, sizeof *to));
+
+	for (size_t i = 0; i < n; i++)
+		to[i] = need(strdup(text[i]));
+	return (const char *const *)to;
+}
+
+/* A name for each contract, or none. */
+static int check_contracts(const struct dataset_origin *o, struct fh_status *st)
+{
+	size_t want = 1;
+
+	for (size_t i = 0; i < o->rolls; i++)
+		want += o->roll[i] > 0;
+	if (o->contracts && o->contracts != want)
+		return fh_fail_field(st, FH_INVALID, "contract", "%zu names of contracts, and the bars are of %zu", o->contracts, want);
+	for (size_t i = 0; i < o->contracts; i++)
+		if (strlen(o->contract[i]) > DATASET_CONTRACT_BYTES_MAX)
+			return fh_fail_field(st, FH_INVALID, "contract", "name %zu is longer than %d bytes", i, DATASET_CONTRACT_BYTES_MAX);
+	return 0;
+}
+
 void origin_release(struct dataset_origin *o)
 {
 	free((char *)o->name);
@@ -185,16 +220,13 @@ void origin_release(struct dataset_origin *o)
 	free((char *)o->base);
 	free((void *)o->version);
 	free((int64_t *)o->roll);
-	for (size_t i = 0; i < o->notes; i++)
-		free((char *)o->note[i]);
-	free((char **)o->note);
+	free_texts(o->note, o->notes);
+	free_texts(o->contract, o->contracts);
 	memset(o, 0, sizeof *o);
 }
 
 int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, struct fh_status *st)
 {
-	char **note;
-
 	if (from->notes > DATASET_NOTES_MAX)
 		return fh_fail_field(st, FH_INVALID, "note", "%zu notes, %d are allowed", from->notes, DATASET_NOTES_MAX);
 	for (size_t i = 0; i < from->notes; i++)
@@ -204,6 +236,8 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 		return fh_fail_field(st, FH_INVALID, "source", "source is longer than %d bytes", DATASET_SOURCE_BYTES_MAX);
 	if (from->rolls > MARKET_ROLLS_MAX)
 		return fh_fail_field(st, FH_INVALID, "roll", "%zu changes of the contract, %d are allowed", from->rolls, MARKET_ROLLS_MAX);
+	if (check_contracts(from, st))
+		return st ? st->code : FH_INVALID;
 	if (from->tick && !(from->tick >= MARKET_TICK_MIN && from->tick <= MARKET_PRICE_MAX))
 		return fh_fail_field(st, FH_INVALID, "tick", "tick is %g, not in [%g, %g]", from->tick, MARKET_TICK_MIN,
 				     MARKET_PRICE_MAX);
@@ -220,9 +254,7 @@ int origin_copy(struct dataset_origin *to, const struct dataset_origin *from, st
 	}
 	to->version = NULL;
 	to->versions = 0;
-	note = need(calloc(from->notes + 1, sizeof *note));
-	for (size_t i = 0; i < from->notes; i++)
-		note[i] = need(strdup(from->note[i]));
-	to->note = (const char *const *)note;
+	to->note = copy_texts(from->note, from->notes);
+	to->contract = copy_texts(from->contract, from->contracts);
 	return 0;
 }

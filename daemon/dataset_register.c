@@ -381,6 +381,34 @@ int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o
 	return 0;
 }
 
+/* The names of the old contracts and of the new ones behind them. Where the new bars go on with the last old contract, one name is enough. */
+static void join_contracts(struct dataset_origin *o, const Fh__V1__Dataset *old)
+{
+	size_t seam = o->rolls && !o->roll[0], a = old->n_roll + 1, b = o->rolls + 1 - seam, n = 0;
+	char **name;
+
+	if (!o->contracts && !old->n_contract)
+		return;
+	name = need(calloc(a + b + 1, sizeof *name));
+	for (size_t i = 0; i < a; i++)
+		name[n++] = need(strdup(i < old->n_contract ? old->contract[i] : ""));
+	for (size_t i = 0; i < b; i++) {
+		char *next = i < o->contracts ? (char *)o->contract[i] : need(strdup(""));
+
+		if (i || seam) {
+			name[n++] = next;
+		} else if (name[n - 1][0]) {
+			free(next);
+		} else {
+			free(name[n - 1]);
+			name[n - 1] = next;
+		}
+	}
+	free((char **)o->contract);
+	o->contract = (const char *const *)name;
+	o->contracts = n;
+}
+
 /* What stays of the set that bars are appended to: its tick, where it came from, its notices, its earlier states. */
 static void inherit(struct registration *r, const struct dataset *d)
 {
@@ -416,6 +444,7 @@ static void inherit(struct registration *r, const struct dataset *d)
 	o->source = need(strdup(old->source ? old->source : ""));
 	o->version = v;
 	o->versions = keep + 1;
+	join_contracts(o, old);
 	o->tick = d->tick;
 	o->has_volume = o->has_volume || old->has_volume;
 	o->duplicates += old->duplicates;

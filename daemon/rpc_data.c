@@ -18,7 +18,7 @@ static Fh__V1__Dataset *view(struct daemon *d, struct rpc_call *c, const struct 
 
 	*v = *dataset_info(set);
 	if (!full) {
-		v->n_gap = v->n_spark = v->n_note = v->n_version = v->n_roll = v->n_week_hour = 0;
+		v->n_gap = v->n_spark = v->n_note = v->n_version = v->n_roll = v->n_week_hour = v->n_contract = 0;
 	} else if (dataset_broken(set)) {
 		char **note = rpc_alloc(c, (v->n_note + 1) * sizeof *note);
 
@@ -220,7 +220,7 @@ void rpc_begin_upload(struct daemon *d, struct rpc_call *c)
 		.has_volume = q->has_has_volume && q->has_volume, .duplicates = q->duplicates, .dropped = q->dropped,
 		.repaired = q->repaired, .moved = q->moved,
 		.note = (const char *const *)q->note, .notes = q->n_note, .append = q->append, .base = q->base_hash,
-		.roll = q->roll, .rolls = q->n_roll,
+		.roll = q->roll, .rolls = q->n_roll, .contract = (const char *const *)q->contract, .contracts = q->n_contract,
 	};
 	struct data_call *x = data_call(d, c);
 	struct fh_status st = FH_STATUS_INIT;

@@ -248,7 +248,7 @@ template <class T> std::shared_ptr<arrow::Buffer> borrow(const T *p, int64_t n)
 }
 
 enum shim_result write_file(const char *path, int64_t bars, const int64_t *ts, const double *const value[4], const double *volume,
-			    char *error)
+			    const char *(*symbol)(const void *arg, int64_t bar), const void *arg, char *error)
 {
 	static const char *const name[] = {"open", "high", "low", "close"};
 	auto utc = arrow::timestamp(arrow::TimeUnit::NANO, "UTC");
@@ -262,6 +262,19 @@ enum shim_result write_file(const char *path, int64_t bars, const int64_t *ts, c
 	if (volume) {
 		field.push_back(arrow::field("volume", arrow::float64(), false));
 		column.push_back(std::make_shared<arrow::DoubleArray>(bars, borrow(volume, bars)));
+	}
+	if (symbol) {
+		arrow::StringBuilder text;
+		std::shared_ptr<arrow::Array> all;
+		arrow::Status added;
+		for (int64_t i = 0; added.ok() && i < bars; i++)
+			added = text.Append(symbol(arg, i));
+		if (added.ok())
+			added = text.Finish(&all);
+		if (!added.ok())
+			return fail(error, added.message());
+		field.push_back(arrow::field("symbol", arrow::utf8(), false));
+		column.push_back(all);
 	}
 	auto out = arrow::io::FileOutputStream::Open(path);
 	if (!out.ok())
@@ -285,10 +298,10 @@ enum shim_result shim_read(const char *path, const struct shim_reader *r, char e
 }
 
 enum shim_result shim_write(const char *path, int64_t bars, const int64_t *ts, const double *const value[4], const double *volume,
-			    char error[SHIM_ERROR_MAX])
+			    const char *(*symbol)(const void *arg, int64_t bar), const void *arg, char error[SHIM_ERROR_MAX])
 {
 	try {
-		return write_file(path, bars, ts, value, volume, error);
+		return write_file(path, bars, ts, value, volume, symbol, arg, error);
 	} catch (const std::exception &e) {
 		return fail(error, e.what());
 	}

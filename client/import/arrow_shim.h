@@ -36,9 +36,9 @@ struct shim_reader {
 };
 
 enum shim_result shim_read(const char *path, const struct shim_reader *r, char error[SHIM_ERROR_MAX]);
-/* volume NULL: no such column. */
+/* volume, symbol NULL: no such column. */
 enum shim_result shim_write(const char *path, int64_t bars, const int64_t *ts, const double *const value[4], const double *volume,
-			    char error[SHIM_ERROR_MAX]);
+			    const char *(*symbol)(const void *arg, int64_t bar), const void *arg, char error[SHIM_ERROR_MAX]);
 
 #ifdef __cplusplus
 }

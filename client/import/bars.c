@@ -3,6 +3,7 @@
  * Without sort a bar is compared with the one before it only, so a file is judged while it is read. With sort all bars are
  * kept with their line numbers, put in order of time and then line, and judged at the end. One thread.
  * Invariant: without sort, ts[0..count) is strictly increasing at all times. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ void bars_release(struct bars *b)
 	free(b->ts);
 	free(b->line);
 	free(b->contract_of);
+	free(b->name);
 	for (int i = 0; i < VALUES; i++)
 		free(b->value[i]);
 	memset(b, 0, sizeof *b);
@@ -135,9 +137,38 @@ static int set_contract(struct bars *b, int64_t i, struct fh_status *st)
 	return 0;
 }
 
+int bars_contract(struct bars *b, const char *name, struct fh_status *st)
+{
+	for (int32_t i = b->names - 1; i >= 0; i--)
+		if (!strncmp(b->name[i], name, CONTRACT_NAME_MAX - 1)) {
+			b->contract = i;
+			return 0;
+		}
+	if (b->names == CONTRACTS_MAX)
+		return fh_fail(st, FH_INVALID, "more than %d different symbols are in the file: choose one with --symbol", CONTRACTS_MAX);
+	if (b->names == b->names_cap) {
+		int32_t cap = b->names_cap ? b->names_cap * 2 : 4;
+		void *more = realloc(b->name, (size_t)cap * sizeof *b->name);
+		if (!more)
+			return fh_fail(st, FH_EXHAUSTED, "no memory for %d symbols", cap);
+		b->name = more;
+		b->names_cap = cap;
+	}
+	snprintf(b->name[b->names], CONTRACT_NAME_MAX, "%s", name);
+	b->contract = b->names++;
+	return 0;
+}
+
+const char *bars_contract_name(const struct bars *b, int64_t bar)
+{
+	int32_t k = b->contract_of ? b->contract_of[bar] : b->first_contract;
+
+	return k >= 0 && k < b->names ? b->name[k] : "";
+}
+
 int bars_rolls(const struct bars *b, int64_t **roll, int64_t *rolls, struct fh_status *st)
 {
-	int64_t n = 0;
+	int64_t n = b->seam && b->count;
 
 	*roll = NULL;
 	*rolls = 0;
@@ -151,7 +182,9 @@ int bars_rolls(const struct bars *b, int64_t **roll, int64_t *rolls, struct fh_s
 	*roll = malloc((size_t)n * sizeof **roll);
 	if (!*roll)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld changes of the contract", (long long)n);
-	for (int64_t i = 1; i < b->count; i++)
+	if (b->seam)
+		(*roll)[(*rolls)++] = 0;
+	for (int64_t i = 1; b->contract_of && i < b->count; i++)
 		if (b->contract_of[i] != b->contract_of[i - 1])
 			(*roll)[(*rolls)++] = i;
 	return 0;
@@ -169,9 +202,10 @@ int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
 				       timestamp_format(b->ts[i], t1));
 		if (!b->sort) {
 			int rc = duplicate(b, i, b->last_line, bar, st);
-			if (!rc && b->on_duplicate == DUPLICATE_LAST)
-				b->last_line = bar->line;
-			return rc;
+			if (rc || b->on_duplicate != DUPLICATE_LAST)
+				return rc;
+			b->last_line = bar->line;
+			return set_contract(b, i, st); /* the bar that counts says whose it is */
 		}
 		b->moved += bar->ts < b->newest;
 	}
@@ -279,6 +313,8 @@ int bars_finish(struct bars *b, struct fh_status *st)
 			int rc = duplicate(b, kept - 1, b->line[kept - 1], &bar, st);
 			if (rc)
 				return rc;
+			if (b->contract_of && b->on_duplicate == DUPLICATE_LAST)
+				b->contract_of[kept - 1] = b->contract_of[i];
 			continue;
 		}
 		put(b, kept, &bar);

@@ -8,6 +8,8 @@
 struct fh_status;
 
 #define BARS_MAX INT64_C(50000000) /* the daemon takes no more either */
+#define CONTRACTS_MAX 8192         /* different ones in one file */
+#define CONTRACT_NAME_MAX 64
 
 enum on_bad_row { BAD_ROW_REFUSE, BAD_ROW_DROP, BAD_ROW_REPAIR };
 enum on_duplicate { DUPLICATE_REFUSE, DUPLICATE_FIRST, DUPLICATE_LAST };
@@ -21,9 +23,12 @@ struct bars {
 	int64_t count, cap;
 	int64_t *ts, *line;      /* line: only with sort */
 	double *value[5];        /* open, high, low, close, volume */
-	int32_t contract;        /* of the bars that are added from now on: any number that tells one from another */
+	int32_t contract;        /* of the bars that are added from now on: a place in `name` where there are names, else any number */
 	int32_t *contract_of;    /* of each bar; NULL: all of one */
 	int32_t first_contract;  /* private to bars.c */
+	char (*name)[CONTRACT_NAME_MAX]; /* of contracts; NULL: they have none */
+	int32_t names, names_cap;
+	int seam;                /* the first bar is of another contract than the bars that these go behind */
 	int64_t last_line, newest;
 	uint64_t repeats, conflicts, repaired, moved; /* exact repeats dropped, conflicting ones resolved, bars widened, out of order */
 };
@@ -40,6 +45,10 @@ void bars_took(struct bars *b, int64_t n, int64_t last_line);
 /* Sorts and resolves duplicates where asked. After it `ts` is strictly increasing. */
 int bars_finish(struct bars *b, struct fh_status *st);
 struct market_bars bars_view(const struct bars *b);
+/* The bars that are added from now on are of the contract with this name. FH_INVALID: too many, FH_EXHAUSTED. */
+int bars_contract(struct bars *b, const char *name, struct fh_status *st);
+/* The name of a bar's contract, "" when it has none. */
+const char *bars_contract_name(const struct bars *b, int64_t bar);
 /* First bars of another contract than the bar before: *roll is an array for the caller to free, NULL when there are none. FH_EXHAUSTED. */
 int bars_rolls(const struct bars *b, int64_t **roll, int64_t *rolls, struct fh_status *st);
 void bars_release(struct bars *b);

@@ -196,19 +196,24 @@ static int too_many(const struct dbn *d, struct fh_status *st)
 }
 
 /* A bar that is read; the contract may be another one than that of the bar before. */
-static void note_instrument(struct dbn *d, uint32_t id)
+static int note_instrument(struct dbn *d, uint32_t id, struct fh_status *st)
 {
-	char name[DBN_SYMBOL_MAX], number[16];
+	char name[DBN_SYMBOL_MAX], number[16], contract[DBN_SYMBOL_MAX + 12];
 	size_t used = strlen(d->seen->symbols);
+	int32_t before = d->out->bars.names ? d->out->bars.contract : -1;
+	int rc;
 
-	if (d->out->rows > 1)
-		d->seen->symbol_changes++;
 	d->last_id = id;
-	d->out->bars.contract = (int32_t)id;
+	dbn_contract_of(&d->meta, id, contract);
+	rc = bars_contract(&d->out->bars, contract, st);
+	if (rc || d->out->bars.contract == before)
+		return rc;
+	d->seen->symbol_changes += before >= 0;
 	snprintf(number, sizeof number, "%" PRIu32, id);
 	if (used + 32 < sizeof d->seen->symbols)
 		snprintf(d->seen->symbols + used, sizeof d->seen->symbols - used, "%s%.24s", used ? ", " : "",
 			 dbn_name_of(&d->meta, id, name) ? name : number);
+	return 0;
 }
 
 /* ---- one record */
@@ -264,9 +269,8 @@ static int take_bar(struct dbn *d, const unsigned char *p, uint32_t id, int64_t 
 	d->out->rows++;
 	if (bar_of(d, p, &b, &why))
 		return refuse(d, &why, st);
-	if (id != d->last_id || d->out->rows == 1)
-		note_instrument(d, id);
-	return bars_add(&d->out->bars, &b, st);
+	int rc = id != d->last_id || !d->out->bars.names ? note_instrument(d, id, st) : 0;
+	return rc ? rc : bars_add(&d->out->bars, &b, st);
 }
 
 /* Bars like the last one taken, one after the other: same instrument, later, possible, nothing missing. They go to their columns without a

@@ -5,6 +5,7 @@
  * a schema definition (0), then four lists with their u32 counts: symbols, partly resolved, not found, mappings. Version 3
  * may end with zeros. One thread.
  * Invariant: `at` never passes `bytes`; after a refusal nothing is owned. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #define SYMBOL_V1 22
 #define SYMBOL_BYTES_MAX 1024
 #define INTERVAL_BYTES 8       /* its two dates */
+#define STYPE_RAW 1            /* symbols asked for by an instrument's own name */
 
 struct cursor { const unsigned char *p; size_t bytes, at; size_t symbol; };
 
@@ -205,6 +207,7 @@ int dbn_metadata(const unsigned char *p, size_t bytes, struct dbn_meta *m, struc
 	memcpy(m->dataset, p, 16);
 	m->schema = get16(p + 16);
 	m->records = old ? get64(p + 42) : DBN_RECORDS_UNKNOWN;
+	m->raw = q[0] == STYPE_RAW;
 	m->ts_out = q[2];
 	if (!old)
 		c.symbol = get16(q + 3);
@@ -305,6 +308,23 @@ int dbn_name_of(const struct dbn_meta *m, uint32_t id, char name[DBN_SYMBOL_MAX]
 			}
 	}
 	return 0;
+}
+
+void dbn_contract_of(const struct dbn_meta *m, uint32_t id, char name[DBN_SYMBOL_MAX + 12])
+{
+	for (uint32_t i = 0; i < m->mappings; i++) {
+		const struct dbn_mapping *g = &m->mapping[i];
+		for (uint32_t k = 0; k < g->intervals; k++) {
+			if (g->interval[k].id != id)
+				continue;
+			if (g->interval[k].name[0] || m->raw)
+				snprintf(name, DBN_SYMBOL_MAX, "%s", g->interval[k].name[0] ? g->interval[k].name : g->symbol);
+			else
+				snprintf(name, DBN_SYMBOL_MAX + 12, "%s:%" PRIu32, g->symbol, id);
+			return;
+		}
+	}
+	snprintf(name, DBN_SYMBOL_MAX, "%" PRIu32, id);
 }
 
 void dbn_symbols(const struct dbn_meta *m, char *list, size_t size)

@@ -19,6 +19,7 @@ struct dbn_mapping { char symbol[DBN_SYMBOL_MAX]; struct dbn_interval *interval;
 
 struct dbn_meta {
 	int version, ts_out;         /* ts_out: each record has 8 bytes more */
+	int raw;                     /* symbols are those of instruments themselves, which may have another number every day */
 	unsigned schema;
 	uint64_t records;            /* version 1 may say; DBN_RECORDS_UNKNOWN */
 	char dataset[17];
@@ -43,6 +44,9 @@ const struct dbn_mapping *dbn_mapping_of(const struct dbn_meta *m, uint32_t id, 
 int dbn_mapping_has(const struct dbn_mapping *g, uint32_t id, int64_t ts, int64_t *from, int64_t *to);
 /* A name of the instrument: 1 found. */
 int dbn_name_of(const struct dbn_meta *m, uint32_t id, char name[DBN_SYMBOL_MAX]);
+/* What tells the contract of an instrument from others, also in other files: its own name, else the name it was asked for by and its
+ * number (a continuous symbol is one contract after the other), else its number. */
+void dbn_contract_of(const struct dbn_meta *m, uint32_t id, char name[DBN_SYMBOL_MAX + 12]);
 /* "ESU4, NQU4, ...": what can be chosen. */
 void dbn_symbols(const struct dbn_meta *m, char *list, size_t size);
 

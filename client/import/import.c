@@ -121,8 +121,15 @@ static int pass_columns(struct pass *p, const char *path, enum form form, struct
 		rc = fh_fail(st, FH_INVALID, "a %s file is read from disk as it is, not packed and not from standard input", name);
 	if (rc)
 		return rc;
-	return form == FORM_PARQUET ? parquet_read(path, p->o, p->out, p->first_drop, &p->other_symbols, st) :
-				      tensors_read(path, p->o, p->out, p->first_drop, st);
+	if (form == FORM_TENSORS)
+		return tensors_read(path, p->o, p->out, p->first_drop, st);
+
+	struct parquet_seen seen = {0};
+	rc = parquet_read(path, p->o, p->out, p->first_drop, &seen, st);
+	p->other_symbols = seen.others;
+	p->symbol_changes = seen.changes;
+	memcpy(p->symbols, seen.symbols, sizeof p->symbols);
+	return rc;
 }
 
 static int pass_dbn(struct pass *p, struct fh_status *st)

@@ -21,7 +21,7 @@ struct parquet {
 	const struct import_options *o;
 	struct import *out;
 	char *first_drop;
-	int64_t *others;
+	struct parquet_seen *seen;
 	int code;                /* of a callback that stopped */
 	struct fh_status *st;
 };
@@ -78,6 +78,23 @@ static int time_of(const struct shim_row *r, int64_t *ns, struct fh_status *st)
 	return 0;
 }
 
+/* The contract of the rows from here on. */
+static int symbol(struct parquet *p, const struct shim_row *r)
+{
+	struct bars *b = &p->out->bars;
+	const char *now = b->names ? b->name[b->contract] : NULL;
+	size_t n = r->symbol_len < CONTRACT_NAME_MAX ? r->symbol_len : CONTRACT_NAME_MAX - 1, used = strlen(p->seen->symbols);
+	char name[CONTRACT_NAME_MAX];
+
+	if (now && strlen(now) == n && !memcmp(now, r->symbol, n))
+		return 0;
+	snprintf(name, sizeof name, "%.*s", (int)n, r->symbol);
+	p->seen->changes += now != NULL;
+	if (used + 32 < sizeof p->seen->symbols)
+		snprintf(p->seen->symbols + used, sizeof p->seen->symbols - used, "%s%.24s", used ? ", " : "", name);
+	return bars_contract(b, name, p->st);
+}
+
 static int row(void *arg, const struct shim_row *r)
 {
 	struct parquet *p = arg;
@@ -85,11 +102,17 @@ static int row(void *arg, const struct shim_row *r)
 	struct bar b = {0, r->row, r->value[0], r->value[1], r->value[2], r->value[3], r->value[4]};
 
 	if (p->o->symbol && (strlen(p->o->symbol) != r->symbol_len || memcmp(p->o->symbol, r->symbol, r->symbol_len))) {
-		++*p->others;
+		p->seen->others++;
 		return 0;
 	}
-	if (!time_of(r, &b.ts, &why))
-		return p->code = columnar_row(p->o, p->out, &b, p->first_drop, PARQUET_DROP_TEXT, p->st);
+	if (r->symbol && (p->code = symbol(p, r)))
+		return p->code;
+	if (!time_of(r, &b.ts, &why)) {
+		p->code = columnar_row(p->o, p->out, &b, p->first_drop, PARQUET_DROP_TEXT, p->st);
+		if (p->code == FH_INVALID && p->seen->changes)
+			fh_prefix(p->st, "several symbols are in the file (%s), --symbol chooses one", p->seen->symbols);
+		return p->code;
+	}
 	p->out->rows++;
 	if (p->o->on_bad_row != BAD_ROW_DROP)
 		return p->code = fh_fail(p->st, why.code, "%s", why.text);
@@ -108,9 +131,9 @@ static int progress(void *arg, int64_t rows, int64_t of)
 }
 
 int parquet_read(const char *path, const struct import_options *o, struct import *out, char first_drop[PARQUET_DROP_TEXT],
-		 int64_t *others, struct fh_status *st)
+		 struct parquet_seen *seen, struct fh_status *st)
 {
-	struct parquet p = {o, out, first_drop, others, 0, st};
+	struct parquet p = {o, out, first_drop, seen, 0, st};
 	struct shim_reader r = {columns, row, progress, &p};
 	char error[SHIM_ERROR_MAX];
 
@@ -124,11 +147,11 @@ int parquet_read(const char *path, const struct import_options *o, struct import
 	}
 	if (out->rows)
 		return 0;
-	return *others ? fh_fail_field(st, FH_NOT_FOUND, "--symbol", "no row has the symbol '%.40s'", o->symbol) :
+	return seen->others ? fh_fail_field(st, FH_NOT_FOUND, "--symbol", "no row has the symbol '%.40s'", o->symbol) :
 			 fh_fail(st, FH_INVALID, "the file has no bars");
 }
 
-int parquet_write(const char *path, const struct market_bars *b, int has_volume, struct fh_status *st)
+int parquet_write(const char *path, const struct market_bars *b, int has_volume, const struct parquet_symbols *symbol, struct fh_status *st)
 {
 	const double *const value[4] = {b->open, b->high, b->low, b->close};
 	char part[4096], error[SHIM_ERROR_MAX];
@@ -136,7 +159,7 @@ int parquet_write(const char *path, const struct market_bars *b, int has_volume,
 	if ((size_t)snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid()) >= sizeof part)
 		return fh_fail(st, FH_INVALID, "the path is longer than %zu bytes", sizeof part);
 	int rc = 0;
-	if (shim_write(part, b->bars, b->ts, value, has_volume ? b->volume : NULL, error))
+	if (shim_write(part, b->bars, b->ts, value, has_volume ? b->volume : NULL, symbol ? symbol->of : NULL, symbol ? symbol->arg : NULL, error))
 		rc = fh_fail(st, FH_IO, "%s: %s", path, error);
 	else if (rename(part, path))
 		rc = fh_fail(st, FH_IO, "%s: %s", path, strerror(errno));
@@ -154,12 +177,12 @@ int parquet_there(struct fh_status *st)
 }
 
 int parquet_read(const char *path, const struct import_options *o, struct import *out, char first_drop[PARQUET_DROP_TEXT],
-		 int64_t *others, struct fh_status *st)
+		 struct parquet_seen *seen, struct fh_status *st)
 {
 	return parquet_there(st);
 }
 
-int parquet_write(const char *path, const struct market_bars *b, int has_volume, struct fh_status *st)
+int parquet_write(const char *path, const struct market_bars *b, int has_volume, const struct parquet_symbols *symbol, struct fh_status *st)
 {
 	return parquet_there(st);
 }

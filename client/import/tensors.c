@@ -48,6 +48,40 @@ int columnar_row(const struct import_options *o, struct import *out, struct bar 
 	return rc ? fh_fail(st, rc, "%s", why.text) : bars_add(&out->bars, b, st);
 }
 
+/* The next of the names that stand one a line, for the bars from here on; "" unknown ones. */
+static int next_contract(struct bars *b, const char **names, struct fh_status *st)
+{
+	char name[CONTRACT_NAME_MAX];
+	const char *end;
+
+	b->contract++;
+	if (!*names)
+		return 0;
+	end = strchrnul(*names, '\n');
+	snprintf(name, sizeof name, "%.*s", (int)(end - *names < CONTRACT_NAME_MAX ? end - *names : CONTRACT_NAME_MAX - 1), *names);
+	*names = *end ? end + 1 : end;
+	return bars_contract(b, name, st);
+}
+
+/* Names are good when there is one for each contract and neighbours differ: the changes are what counts. */
+static const char *contract_names(const struct st_file *f, int64_t rolls)
+{
+	const char *all = st_meta(f, "contracts"), *p = all, *last = NULL;
+	size_t last_n = 0;
+	int64_t n = 0;
+
+	for (; p; n++) {
+		const char *end = strchrnul(p, '\n');
+		size_t bytes = (size_t)(end - p);
+		if (!bytes || bytes >= CONTRACT_NAME_MAX || (last && last_n == bytes && !memcmp(last, p, bytes)))
+			return NULL;
+		last = p;
+		last_n = bytes;
+		p = *end ? end + 1 : NULL;
+	}
+	return n == rolls + 1 ? all : NULL;
+}
+
 static int take_rows(const struct st_file *f, const struct import_options *o, struct import *out, char *first_drop, struct fh_status *st)
 {
 	static const char *const name[] = {"open", "high", "low", "close", "volume"};
@@ -71,13 +105,16 @@ static int take_rows(const struct st_file *f, const struct import_options *o, st
 		rc = fh_fail(st, FH_CORRUPT, "tensor roll has %d dimensions and not 1", roll->rank);
 	if (rc)
 		return rc;
-	const char *volume = st_meta(f, "has_volume");
+	const char *volume = st_meta(f, "has_volume"), *names = contract_names(f, roll ? roll->dim[0] : 0);
+	if (names)
+		rc = next_contract(&out->bars, &names, st);
 	out->has_volume = v[4] && !(volume && !strcmp(volume, "0"));
 	for (int64_t i = 0; !rc && i < ts->dim[0]; i++) {
 		struct bar b = {((const int64_t *)ts->data)[i], i + 1, v[0][i], v[1][i], v[2][i], v[3][i], v[4] ? v[4][i] : 0};
-		for (; roll && next < roll->dim[0] && ((const int64_t *)roll->data)[next] <= i; next++)
-			out->bars.contract++;
-		rc = columnar_row(o, out, &b, first_drop, TENSORS_DROP_TEXT, st);
+		for (; !rc && roll && next < roll->dim[0] && ((const int64_t *)roll->data)[next] <= i; next++)
+			rc = next_contract(&out->bars, &names, st);
+		if (!rc)
+			rc = columnar_row(o, out, &b, first_drop, TENSORS_DROP_TEXT, st);
 		if (!rc && o->progress && !((i + 1) & (PROGRESS_ROWS - 1)) &&
 		    o->progress(o->progress_arg, (uint64_t)i, (uint64_t)ts->dim[0], out->bars.count))
 			rc = fh_fail(st, FH_INTERRUPTED, "stopped at row %lld", (long long)i);

@@ -85,18 +85,8 @@ static int row_bar(struct pass *p, struct bar *b, struct fh_status *st)
 	return bar_check(&p->out->bars, b, st);
 }
 
-/* FNV-1a: the same symbol is the same contract wherever it stands. */
-static int32_t contract_number(const char *symbol)
-{
-	uint32_t h = 2166136261u;
-
-	for (; *symbol; symbol++)
-		h = (h ^ (unsigned char)*symbol) * 16777619u;
-	return (int32_t)h;
-}
-
 /* 1: a row of another symbol. Keeps count of changes for a notice. */
-static int other_symbol(struct pass *p)
+static int other_symbol(struct pass *p, struct fh_status *st)
 {
 	char text[CSV_SHOWN_MAX];
 	int at = p->col.at[COLUMN_SYMBOL];
@@ -112,7 +102,9 @@ static int other_symbol(struct pass *p)
 		return 0;
 	if (p->out->rows)
 		p->symbol_changes++;
-	p->out->bars.contract = contract_number(text);
+	int rc = bars_contract(&p->out->bars, text, st);
+	if (rc)
+		return rc;
 	memcpy(p->symbol, text, sizeof text);
 	size_t used = strlen(p->symbols);
 	if (p->symbol_changes < SYMBOLS_SHOWN)
@@ -125,10 +117,11 @@ static int pass_row(struct pass *p, struct fh_status *st)
 	struct fh_status bad = FH_STATUS_INIT;
 	struct bar b;
 
-	if (other_symbol(p))
-		return 0;
+	int rc = other_symbol(p, st);
+	if (rc)
+		return rc > 0 ? 0 : rc;
 	p->out->rows++;
-	int rc = row_bar(p, &b, &bad);
+	rc = row_bar(p, &b, &bad);
 	if (rc && p->o->on_bad_row == BAD_ROW_DROP) {
 		if (!p->out->dropped++)
 			snprintf(p->first_drop, sizeof p->first_drop, "line %.400s", bad.text + 1); /* texts of rows begin with ":LINE" */

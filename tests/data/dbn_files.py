@@ -65,7 +65,13 @@ def interleaved(version=1):
 def continuous(version=2):
     """One continuous symbol that is instrument 10 on the first day and 11 from the next on."""
     maps = [("FH.c.0", [(20240102, 20240103, 10), (20240103, 20240110, 11)])]
-    return metadata(version, 6, maps) + b"".join(walk(30, ident=10) + walk(30, ident=11, start=5040.0, first=24 * 60))
+    return metadata(version, 6, maps, stype_in=3) + b"".join(walk(30, ident=10) + walk(30, ident=11, start=5040.0, first=24 * 60))
+
+
+def renumbered(version=3):
+    """One instrument by its own name that has another number every day."""
+    maps = [("FHZ4", [(20240102, 20240103, 10), (20240103, 20240110, 11)])]
+    return metadata(version, 6, maps) + b"".join(walk(30, ident=10) + walk(30, ident=11, first=24 * 60))
 
 
 def edge_values():
@@ -83,3 +89,4 @@ GOOD["counted"] = metadata(1, 6, [("FHZ4", [(20240101, 20250101, 77)])], records
 GOOD["ts_out"] = metadata(3, 6, [("FHZ4", [(20240101, 20250101, 77)])], ts_out=1) + b"".join(walk(25, sent=START))
 GOOD["nameless"] = metadata(3, 6) + b"".join(walk(25))
 GOOD["continuous"] = continuous()
+GOOD["renumbered"] = renumbered()

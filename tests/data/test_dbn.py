@@ -93,6 +93,13 @@ def test_a_continuous_symbol_follows_its_contracts(read, tmp_path):
     assert len(read(path, "--instrument-id=11").bars) == 30
 
 
+def test_a_new_number_is_no_new_contract(read, tmp_path):
+    path = tmp_path / "r.dbn"
+    path.write_bytes(df.GOOD["renumbered"])
+    got = read(path)
+    assert len(got.bars) == 60 and not any("changes of the symbol" in n for n in got.notes)
+
+
 def test_a_symbol_asked_for_by_number_is_found_by_its_name(read, tmp_path):
     n = df.SYMBOL_BYTES[2]
     raw = bytearray(df.metadata(2, 6, [("77", [(20240101, 20250101, 77)])], stype_in=0))

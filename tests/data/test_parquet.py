@@ -92,6 +92,14 @@ def test_symbols_missing_values_and_no_volume(built, read, tmp_path):
     assert read(path, "--symbol=B").bars == DATA[:100]
     assert "rows of other symbols skipped: 100" in read(path, "--symbol=B").notes
     assert "has the symbol 'C'" in read(path, "--symbol=C").refused
+    two[1] = (*two[1][:5], two[1][5] + 1)
+    pq.write_table(table(two).append_column("symbol", symbol), path)
+    assert "several symbols are in the file (A, B)" in read(path).refused
+    after = pa.array(["A"] * 60 + ["B"] * 40)  # one contract after the other
+    pq.write_table(table(DATA[:100]).append_column("contract", after), path)
+    got = read(path)
+    assert got.bars == DATA[:100] and any(n.startswith("changes of the symbol (A, B): 1") for n in got.notes)
+    assert read(path, "--symbol=B").bars == DATA[60:100]
     pq.write_table(table(DATA[:9], close=pa.array([None if i in (2, 5) else b[4] for i, b in enumerate(DATA[:9])])), path)
     assert ":3: close is no number" in read(path).refused
     got = read(path, "--on-bad-row=drop")

@@ -1,5 +1,6 @@
 """Data sets made of data sets: append, merge, export. What comes out is compared with one import of all the bars, bit for bit."""
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -191,6 +192,15 @@ def test_parquet_where_it_is_built(daemon, client, folder, es):
     t, b = pq.read_table(path), bars(client, es)
     assert t["ts"].type.unit == "ns" and all(np.array_equal(t[k].to_numpy(), b[k]) for k in KEYS[1:])
     assert np.array_equal(t["ts"].cast("int64").to_numpy(), b["ts"])
+    daemon.ctl("dataset", "import", contracts(folder / "r.csv"), "--name", "r")
+    daemon.ctl("dataset", "export", "r", path)
+    daemon.ctl("dataset", "import", path, "--name", "rolled")
+    got = show(client, "rolled")
+    assert got.hash == show(client, "r").hash and list(got.roll) == [400, 900] and list(got.contract) == ["ESH4", "ESM4", "ESU4"]
+    assert pq.read_table(path)["symbol"][401].as_py() == "ESM4"
+    assert len(bars(client, "rolled")["ts"]) == 1200
+    daemon.ctl("dataset", "import", path, "--name", "one", "--symbol", "ESM4")
+    assert show(client, "one").bars == 500 and not show(client, "one").roll
 
 
 def test_an_instrument_gives_tick_and_session(daemon, client, folder):
@@ -272,6 +282,84 @@ def test_changes_of_the_contract_are_known_and_kept(daemon, client, folder):
     assert len(longer.roll) == 2 and longer.bars == 21, "20 hours, one of them cut in two by a change"
     b = bars(client, "h")
     assert max(b["high"] - b["low"]) < 2, "no long bar spans two contracts"
+
+
+def test_a_contract_that_changes_at_the_seam(daemon, client, folder):
+    """Files that end and begin with their contracts: the change between them is known from the names, or from the bar they share."""
+    path = contracts(folder / "all.csv")
+    head, *lines = path.read_text().splitlines()
+    daemon.ctl("dataset", "import", path, "--name", "all", "--tick", "0.25")
+    part = {n: folder / f"{n}.csv" for n in ("h", "m", "u", "m1", "u0", "mu")}
+    for name, (a, b) in {"h": (0, 400), "m": (400, 900), "u": (900, 1200), "m1": (399, 900), "u0": (850, 1200), "mu": (400, 1200)}.items():
+        part[name].write_text("\n".join([head, *lines[a:b]]) + "\n")
+    for name, files in (("exact", "hmu"), ("shared", ("h", "m1", "u0")), ("two", ("h", "mu"))):
+        daemon.ctl("dataset", "import", part[files[0]], "--name", name, "--tick", "0.25")
+        assert list(show(client, name).contract) == ["ESH4"]
+        for f in files[1:]:
+            daemon.ctl("dataset", "append", name, part[f])
+        got = show(client, name)
+        assert got.hash == show(client, "all").hash and list(got.roll) == [400, 900], name
+        assert list(got.contract) == ["ESH4", "ESM4", "ESU4"] == list(show(client, "all").contract)
+    assert "ESH4, ESM4, ESU4" in daemon.ctl("dataset", "show", "two").out
+    assert any("from ESH4, to ESM4" in n for n in show(client, "exact").note)
+    # the same contract goes on: no change, one name
+    daemon.ctl("dataset", "import", part["h"], "--name", "same")
+    (folder / "h2.csv").write_text("\n".join([head, *(x.replace("ESM4", "ESH4") for x in lines[400:500])]) + "\n")
+    daemon.ctl("dataset", "append", "same", folder / "h2.csv")
+    assert not show(client, "same").roll and list(show(client, "same").contract) == ["ESH4"]
+    # nothing is known of one side: taken as the same, and said
+    (folder / "bare.csv").write_text("\n".join(x.rsplit(",", 1)[0] for x in [head, *lines[400:500]]) + "\n")
+    daemon.ctl("dataset", "import", part["h"], "--name", "unknown")
+    assert "not known: the file has no symbols" in daemon.ctl("dataset", "append", "unknown", folder / "bare.csv").err
+    assert not show(client, "unknown").roll
+    # and a merge of the pieces is the same set
+    for f in "mu":
+        daemon.ctl("dataset", "import", part[f], "--name", f, "--tick", "0.25")
+    daemon.ctl("dataset", "import", part["h"], "--name", "h", "--tick", "0.25")
+    daemon.ctl("dataset", "merge", "merged", "u", "h", "m")
+    assert show(client, "merged").hash == show(client, "all").hash
+
+
+def test_the_seam_of_a_continuous_symbol(daemon, client, folder):
+    """Two DBN files of ES.c.0, another contract in each: the numbers behind the name tell."""
+    sys.path.insert(0, str(fh.ROOT / "tests" / "data"))
+    import dbn_files as df
+
+    def day(n, ident, first, stype_in=3, symbol="ES.c.0"):
+        path = folder / f"d{n}.dbn"
+        path.write_bytes(df.metadata(3, 6, [(symbol, [(20240101, 20250101, ident)])], stype_in=stype_in) + b"".join(df.walk(300, ident=ident, first=first)))
+        return path
+
+    daemon.ctl("dataset", "import", day(1, 10, 0), "--name", "es")
+    daemon.ctl("dataset", "append", "es", day(2, 10, 300))
+    daemon.ctl("dataset", "append", "es", day(3, 11, 600))
+    assert list(show(client, "es").roll) == [600] and list(show(client, "es").contract) == ["ES.c.0:10", "ES.c.0:11"]
+    daemon.ctl("dataset", "import", day(4, 10, 0, 1, "ESH4"), "--name", "raw")
+    daemon.ctl("dataset", "append", "raw", day(5, 77, 300, 1, "ESH4"))
+    daemon.ctl("dataset", "append", "raw", day(6, 78, 600, 1, "ESM4"))
+    assert list(show(client, "raw").roll) == [600] and list(show(client, "raw").contract) == ["ESH4", "ESM4"]
+    assert "different kinds" in daemon.ctl("dataset", "append", "raw", day(7, 10, 900)).err
+    assert list(show(client, "raw").roll) == [600]
+
+
+def test_names_of_contracts_that_do_not_fit_are_refused(client):
+    for names, roll, words in ((["A"], [5], "contract"), (["A", "B", "C"], [5], "contract"), (["A" * 64, "B"], [5], "longer")):
+        with pytest.raises(fh.CallError) as e:
+            client.call("begin_upload", pb.BeginUploadRequest(name="x", bars=10, source="x", roll=roll, contract=names))
+        assert words in str(e.value)
+
+
+def test_exported_contracts_keep_their_names(daemon, client, folder):
+    text = contracts(folder / "r.csv").read_text().replace(",ESH4", ',"ES, H4"').replace(",ESM4", ',"E ""S"" M4"')
+    (folder / "odd.csv").write_text(text)
+    daemon.ctl("dataset", "import", folder / "odd.csv", "--name", "odd")
+    names = ["ES, H4", 'E "S" M4', "ESU4"]
+    assert list(show(client, "odd").contract) == names
+    for ending in ("csv", "safetensors"):
+        daemon.ctl("dataset", "export", "odd", folder / f"o.{ending}")
+        daemon.ctl("dataset", "import", folder / f"o.{ending}", "--name", f"o-{ending}")
+        back = show(client, f"o-{ending}")
+        assert back.hash == show(client, "odd").hash and list(back.contract) == names and list(back.roll) == [400, 900]
 
 
 def test_a_position_does_not_earn_the_step_between_two_contracts(daemon, client, folder):
