@@ -104,6 +104,32 @@ static void print_reports(const Fh__V1__EvaluateReply *e)
 			printf("%s: %s\n", report_name(e->report[k]), e->report[k]->note[i]);
 }
 
+/* A line per window: is it good everywhere, or once? */
+static void print_windows(const Fh__V1__EvaluateReply *e)
+{
+	static const char *const shown[] = {"return", "sharpe", "max_drawdown", "trades", "win_rate", "exposure", "ruined"};
+	const char *heads[] = {"WINDOW", "FIRST BAR", "LAST BAR", "RETURN", "SHARPE", "MAX DRAWDOWN", "TRADES", "WIN RATE", "EXPOSURE", "RUINED", NULL};
+	struct table t;
+
+	table_init(&t, heads, "rrrrrrrrrr");
+	for (size_t w = 0; w < e->n_window; w++) {
+		const Fh__V1__EvaluationReport *r = e->window[w];
+		table_add(&t, "%zu", w + 1);
+		table_add(&t, "%lld", (long long)r->begin);
+		table_add(&t, "%lld", (long long)r->end - 1);
+		for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
+			const Fh__V1__MetricValue *v = value_of(r, shown[i]);
+			if (v)
+				add_value(&t, shown[i], v->value);
+			else
+				table_add(&t, "-");
+		}
+	}
+	putchar('\n');
+	table_print(&t, stdout);
+	table_release(&t);
+}
+
 /* ---- the trace file */
 
 struct trace_file { FILE *f; const char *path; char part[PATH_SIZE]; };
@@ -175,6 +201,8 @@ static int run_evaluate(struct ctx *c)
 		printf("%s split, bars %lld to %lld, %.16s to %.16s\n", e->split ? e->split : ask.split, (long long)e->begin,
 		       (long long)e->end - 1, timestamp_format(e->first_ts, t0), timestamp_format(e->last_ts, t1));
 		print_reports(e);
+		if (e->n_window > 1)
+			print_windows(e);
 	}
 	if (trace && t.f != stdout)
 		ctx_note(c, "trace written to %s", trace);
@@ -369,7 +397,7 @@ static const struct opt evaluate_opts[] = {
 	{"policy", 0, "NAME", "target or online network (default: the job's run.validate_policy)"},
 	{"dataset", 0, "NAME", "bars of another data set"},
 	{"trace", 't', "FILE", "write a row per bar as CSV (- for standard output)"},
-	{"windows", 0, "K", "play the split as K equal episodes side by side; -o json has the report of each"},
+	{"windows", 0, "K", "play the split as K equal episodes side by side, each with a line of its own"},
 	{"no-benchmarks", 0, NULL, "leave out buy-and-hold and never-trade"},
 	{NULL, 0, NULL, NULL}
 };

@@ -38,7 +38,8 @@ static int find_policy(struct daemon *d, const char *job, const char *checkpoint
 			return st->code;
 		c = checkpoints_latest(d->checkpoints, (*owner)->id);
 		if (!c)
-			return fh_fail_field(st, FH_NOT_FOUND, "job", "job \"%s\" has no checkpoint yet", (*owner)->name);
+			return fh_fail_field(st, FH_NOT_FOUND, "job", "job \"%s\" has no checkpoint%s", (*owner)->name,
+					     job_is_final((*owner)->state) ? ", and it is over" : " yet");
 	}
 	if (!*owner)
 		return fh_fail_field(st, FH_NOT_FOUND, "checkpoint", "the job of checkpoint %s is not known", c->id);

@@ -326,6 +326,20 @@ def test_evaluate_prints_agent_and_benchmarks(daemon, market):
     daemon.ctl("evaluate", "e", "--split", "tset", code=2)
 
 
+def test_windows_have_a_line_each(daemon, market):
+    start(daemon, "--name", "w", "--wait")
+    out = daemon.ctl("evaluate", "w", "--windows", "3", "--no-benchmarks").out
+    lines = out[out.index("WINDOW"):].splitlines()
+    assert [line.split()[0] for line in lines] == ["WINDOW", "1", "2", "3"]
+    assert [line.split()[2] for line in lines[1:3]] == [line.split()[1] for line in lines[2:4]]  # a window begins where the last one ends
+    windows = daemon.ctl("evaluate", "w", "--windows", "3", "-o", "json").json()["window"]
+    trades = [next(v["value"] for v in w["value"] if v["name"] == "trades") for w in windows]
+    assert [int(line.replace(" %", "%").split()[6]) for line in lines[1:]] == trades
+    assert "WINDOW" not in daemon.ctl("evaluate", "w").out
+    for k in ("0", "1025", "x"):
+        assert "--windows" in daemon.ctl("evaluate", "w", "--windows", k, code=2).err
+
+
 def test_act_answers_states(daemon, client, market):
     start(daemon, "--name", "a", "--wait")
     states = "\n".join(",".join(["0"] * 48) for _ in range(3)) + "\n"
@@ -379,6 +393,9 @@ def test_checkpoint_list_save_get_drop(daemon, client, market, folder):
     daemon.ctl("stop", "c", "--discard") if "discard" in daemon.ctl("stop", "--help").out else daemon.ctl("stop", "c")
     daemon.ctl("checkpoint", "drop", rows[0]["id"])
     daemon.ctl("checkpoint", "get", rows[0]["id"], folder / "gone", code=3)
+    for row in daemon.ctl("checkpoint", "list", "-o", "json").json().get("checkpoint", []):
+        daemon.ctl("checkpoint", "drop", row["id"])
+    assert "has no checkpoint, and it is over" in daemon.ctl("evaluate", "c", code=3).err
 
 
 def test_start_from_a_checkpoint_and_warm(daemon, client, market):
