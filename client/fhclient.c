@@ -1,6 +1,6 @@
 /* One connection to the daemon and calls with a deadline; see fhclient.h.
  *
- * One REQ socket per connection, closed after anything but an answer: a socket never carries two requests, and a late
+ * An ipc address is spoken to by ipc.c, any other one through NNG. There: one REQ socket per connection, closed after anything but an answer: a socket never carries two requests, and a late
  * answer finds nobody. Waiting is poll() on the socket's descriptor and on one that NNG's pipe callback writes, so a
  * dead peer and an interrupt are seen at once. Dialling runs in a thread of its own: a peer that accepts and then says
  * nothing would hold nng_dial() longer than the deadline. Invariant: c->open says whether c->sock is a live socket. */
@@ -17,6 +17,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "client/ipc.h"
 #include "client/wait.h"
 
 #define NAME_SIZE 64
@@ -32,6 +33,7 @@ struct fh_client {
 	nng_socket sock;
 	int stuck;    /* a socket could not be closed: this must stay */
 	int answered; /* the last call was answered, if only with an error */
+	int ipc_fd;   /* of an ipc address, -1 while there is no connection; the rest is of NNG */
 	int open, reply_fd, lost_fd, added_fd; /* the last two count events of NNG's pipe callback */
 };
 
@@ -84,6 +86,7 @@ int fh_client_new(const char *url, const char *name, struct fh_client **out, str
 	snprintf(c->name, sizeof c->name, "%s", name);
 	if (token)
 		snprintf(c->token, sizeof c->token, "%s", token);
+	c->ipc_fd = -1;
 	c->lost_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	c->added_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (c->lost_fd < 0 || c->added_fd < 0) {
@@ -105,6 +108,9 @@ static int drain(int fd)
 
 static void disconnect(struct fh_client *c)
 {
+	if (c->ipc_fd >= 0)
+		close(c->ipc_fd);
+	c->ipc_fd = -1;
 	if (c->open && wait_close(c->sock))
 		c->stuck = 1;
 	c->open = 0;
@@ -407,13 +413,12 @@ static int check_result(const struct call *k, const Fh__V1__Request *req, const 
 	return missing ? fh_fail(st, FH_CORRUPT, "the daemon's answer has no %s", missing) : 0;
 }
 
-static int take_reply(const struct call *k, const Fh__V1__Request *req, nng_msg *msg, struct fh_answer *out,
+static int take_reply(const struct call *k, const Fh__V1__Request *req, const void *data, size_t bytes, struct fh_answer *out,
 		      struct fh_status *st)
 {
 	struct fh_answer a;
-	int rc = fh_reply_unpack(nng_msg_body(msg), nng_msg_len(msg), &a.arena, &a.reply, st);
+	int rc = fh_reply_unpack(data, bytes, &a.arena, &a.reply, st);
 
-	nng_msg_free(msg);
 	if (rc)
 		return rc;
 	rc = check_result(k, req, a.reply, st);
@@ -426,13 +431,57 @@ static int take_reply(const struct call *k, const Fh__V1__Request *req, nng_msg 
 
 enum progress_of_call { CALL_UNSENT, CALL_SENT, CALL_ANSWERED };
 
+/* What became of an exchange that brought no answer, in words. */
+static int no_answer(const struct fh_client *c, int rc, struct fh_status *st)
+{
+	switch (rc) {
+	case 1: return fh_fail(st, FH_UNAVAILABLE, "the connection to %s broke before an answer came", c->url);
+	case FH_DEADLINE: return fh_fail(st, rc, "%s did not answer in time", c->url);
+	case FH_INTERRUPTED: return fh_fail(st, rc, "interrupted");
+	case FH_EXHAUSTED: return fh_fail(st, rc, "no memory for an answer");
+	default: return fh_fail(st, FH_CORRUPT, "what %s answers is no message of fhd's", c->url);
+	}
+}
+
+static int ipc_try(struct fh_client *c, const struct call *k, const Fh__V1__Request *req, size_t size, int64_t deadline_ns,
+		   struct fh_answer *out, enum progress_of_call *how, struct fh_status *st)
+{
+	void *request, *reply = NULL;
+	size_t bytes = 0;
+	int rc = 0, sent = 0;
+
+	if (c->ipc_fd >= 0 && ipc_is_broken(c->ipc_fd))
+		disconnect(c); /* it broke since the last call */
+	if (c->ipc_fd < 0)
+		rc = ipc_open(c->url, deadline_ns, c->interrupt, &c->ipc_fd, st);
+	if (rc)
+		return rc;
+	request = malloc(size + 1);
+	if (!request)
+		return fh_fail(st, FH_EXHAUSTED, "no memory for a request of %zu bytes", size);
+	fh_pack(&req->base, request);
+	rc = ipc_exchange(c->ipc_fd, request, size, FH_WIRE_DATA_MAX, deadline_ns, c->interrupt, &sent, &reply, &bytes);
+	free(request);
+	*how = rc == 0 ? CALL_ANSWERED : sent ? CALL_SENT : *how;
+	if (rc) {
+		disconnect(c); /* a late answer finds nobody */
+		return no_answer(c, rc, st);
+	}
+	rc = take_reply(k, req, reply, bytes, out, st);
+	free(reply);
+	return rc;
+}
+
 /* One try. *how tells whether the daemon may have got it, and whether it answered. */
 static int try_call(struct fh_client *c, const struct call *k, const Fh__V1__Request *req, size_t size,
 		    int64_t deadline_ns, struct fh_answer *out, enum progress_of_call *how, struct fh_status *st)
 {
 	nng_msg *msg = NULL;
-	int rc = connect_client(c, deadline_ns, st);
+	int rc;
 
+	if (ipc_path(c->url))
+		return ipc_try(c, k, req, size, deadline_ns, out, how, st);
+	rc = connect_client(c, deadline_ns, st);
 	if (rc == 0)
 		rc = send_request(c, req, size, deadline_ns, st);
 	if (rc == 0) {
@@ -440,16 +489,13 @@ static int try_call(struct fh_client *c, const struct call *k, const Fh__V1__Req
 		rc = wait_reply(c, deadline_ns, &msg);
 		if (rc == 0) {
 			*how = CALL_ANSWERED;
-			return take_reply(k, req, msg, out, st);
+			rc = take_reply(k, req, nng_msg_body(msg), nng_msg_len(msg), out, st);
+			nng_msg_free(msg);
+			return rc;
 		}
-		if (rc == 1) {
+		if (rc == 1)
 			disconnect_broken(c);
-			return fh_fail(st, FH_UNAVAILABLE, "the connection to %s broke before an answer came", c->url);
-		}
-		if (rc == FH_DEADLINE)
-			fh_fail(st, rc, "%s did not answer in time", c->url);
-		else
-			fh_fail(st, rc, "interrupted");
+		rc = no_answer(c, rc, st);
 	}
 	disconnect(c);
 	return rc;

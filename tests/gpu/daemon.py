@@ -69,7 +69,8 @@ def check_pause(d):
     d.ctl("pause", "halves")
     took = time.monotonic() - began
     halves = d.show("halves")
-    expect(f"paused at step {halves.get('step')} within {1000 * took:.0f} ms, checkpoint on the disk", halves["state"] == "PAUSED" and int(halves["step"]) > 0)
+    expect(f"paused at step {halves.get('step')} within {1000 * took:.0f} ms, checkpoint on the disk",
+           halves["state"] == "PAUSED" and int(halves["step"]) > 0)
     d.ctl("resume", "halves")
     d.ctl("wait", "halves", "--timeout", "300", deadline_s=330)
     expect("paused and resumed: the same validation as without, bit for bit",
