@@ -77,6 +77,35 @@ static int one(char **arg)
 	return 0;
 }
 
+/* Where the kernels for few rows and those for many cross: both of each size, whatever is chosen by itself. */
+static void crossing(void)
+{
+	static const int batch[] = {256, 512, 1024, 2048}, envs[] = {256, 1024, 4096};
+	struct rig rig, *r = &rig;
+	char name[96];
+
+	for (int many = 0; many < 2; many++) {
+		setenv("FH_GPU_WIDE", many ? "1" : "0", 1);
+		for (unsigned i = 0; i < sizeof batch / sizeof batch[0]; i++) {
+			const struct run run = {DQN_PHASE_LEARN, 4};
+
+			begin(r, batch[i], 51, 32, 1, 32768, 0.1);
+			snprintf(name, sizeof name, "learn step, B %d, forward in %s", batch[i], many ? "one launch" : "layers");
+			measure(r, &run, 1, 4, name);
+			rig_free(r);
+		}
+		for (unsigned i = 0; i < sizeof envs / sizeof envs[0]; i++) {
+			const struct run run = {DQN_PHASE_COLLECT, 4};
+
+			begin(r, 256, 51, envs[i], 1, 32768, 0.1);
+			snprintf(name, sizeof name, "collect, N %d, as %s", envs[i], many ? "many" : "few");
+			measure(r, &run, 1, 4, name);
+			rig_free(r);
+		}
+	}
+	unsetenv("FH_GPU_WIDE");
+}
+
 int main(int argc, char **argv)
 {
 	struct rig rig, *r = &rig;
@@ -122,5 +151,6 @@ int main(int argc, char **argv)
 		measure(r, &run, 1, 4 * trials[i], name);
 		rig_free(r);
 	}
+	crossing();
 	return 0;
 }
