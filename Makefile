@@ -205,7 +205,7 @@ $(BUILD)/install/libfhclient.a: $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(B
 	printf 'create $@\naddlib $(BUILD)/libfhclient.a\naddlib $(BUILD)/libfhproto.a\naddlib $(BUILD)/libfhgpu.a\nsave\nend\n' | ar -M
 .PHONY: install uninstall
 install: host $(BUILD)/install/libfhclient.a
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/fh lib/pkgconfig lib/systemd/system lib/sysusers.d lib/tmpfiles.d share/fh) $(DESTDIR)$(SYSCONFDIR)/fhd
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include/fh lib/pkgconfig lib/systemd/system lib/sysusers.d lib/tmpfiles.d share/fh share/doc/fhd) $(DESTDIR)$(SYSCONFDIR)/fhd
 	install -m 755 $(BUILD)/fhd $(BUILD)/fhctl $(DESTDIR)$(PREFIX)/bin/
 	$(if $(wildcard $(BUILD)/fhd-cuda.so),install -d $(DESTDIR)$(PREFIX)/lib/fhd && install -m 755 $(BUILD)/fhd-cuda.so $(DESTDIR)$(PREFIX)/lib/fhd/)
 	install -m 644 $(BUILD)/install/libfhclient.a $(DESTDIR)$(PREFIX)/lib/
@@ -213,13 +213,14 @@ install: host $(BUILD)/install/libfhclient.a
 	install -m 644 client/fhclient.h $(DESTDIR)$(PREFIX)/include/fh/client/
 	install -m 644 proto/status.h proto/wire.h $(BUILD)/proto/fh.pb-c.h $(DESTDIR)$(PREFIX)/include/fh/proto/
 	install -m 644 proto/fh.proto $(DESTDIR)$(PREFIX)/share/fh/
+	install -m 644 README.md gpu/INSTRUMENTS.md $(DESTDIR)$(PREFIX)/share/doc/fhd/
 	sed 's|@PREFIX@|$(PREFIX)|g;s|@VERSION@|$(VERSION)|g;s|@LIBS@|$(CLIENT_LIBS) $(GPU_LIBS)|g' systemd/fhclient.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fhclient.pc
 	sed 's|/usr/local|$(PREFIX)|g' systemd/fhd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/fhd.service
 	install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/fhd.conf
 	install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/fhd.conf
 	[ -e $(DESTDIR)$(SYSCONFDIR)/fhd/fhd.yaml ] || install -m 644 systemd/fhd.yaml $(DESTDIR)$(SYSCONFDIR)/fhd/fhd.yaml
 uninstall:
-	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/fhd bin/fhctl lib/fhd lib/libfhclient.a include/fh share/fh lib/pkgconfig/fhclient.pc lib/systemd/system/fhd.service lib/sysusers.d/fhd.conf lib/tmpfiles.d/fhd.conf)
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/fhd bin/fhctl lib/fhd lib/libfhclient.a include/fh share/fh share/doc/fhd lib/pkgconfig/fhclient.pc lib/systemd/system/fhd.service lib/sysusers.d/fhd.conf lib/tmpfiles.d/fhd.conf)
 
 .PHONY: help
 help:

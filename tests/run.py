@@ -36,7 +36,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "python")
-CORES = os.cpu_count() or 2
+CORES = len(os.sched_getaffinity(0))
 SHOWN_LINES = 60  # of a failed step's output
 
 STAGES = ("gcc", "clang", "asan", "tsan", "lint", "fuzz")
@@ -44,9 +44,9 @@ FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "jso
 ALONE = ("gpu",)
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
-    "clang": ["CC=clang", "OPT=-O0"],  # for its warnings, which optimisation does not change
-    "asan": ["CC=gcc", "OPT=-O1", "SAN=address,undefined"],
-    "tsan": ["CC=gcc", "OPT=-O2", "SAN=thread"],
+    "clang": ["CC=clang", "OPT=-O0", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
+    "asan": ["CC=gcc", "OPT=-O1", "EMU_OPT=-O1", "SAN=address,undefined"],
+    "tsan": ["CC=gcc", "OPT=-O2", "EMU_OPT=-O1", "SAN=thread"],
     "gpu": ["CC=gcc"],
 }
 SUPPRESSIONS = ROOT / "tests" / "sanitizers"

@@ -295,6 +295,17 @@ class Daemon:
                     raise AssertionError(f"fhd ended with {self.proc.returncode} before it was ready:\n{self.log()}") from None
         raise AssertionError(f"fhd is not ready after {DEADLINE_S} s:\n{self.log()}")
 
+    def wait_listening(self):
+        """For a daemon that cannot say READY: until its socket takes a connection."""
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end and self.proc.poll() is None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+                try:
+                    return s.connect(self.url.removeprefix("ipc://"))
+                except (FileNotFoundError, ConnectionRefusedError):
+                    time.sleep(0.01)  # nothing tells of a socket's listen()
+        raise AssertionError(f"fhd does not listen within {DEADLINE_S} s:\n{self.log()}")
+
     def log(self):
         return self.log_path.read_text(errors="replace")
 

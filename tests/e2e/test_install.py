@@ -23,7 +23,7 @@ def installed():
 @pytest.mark.plain_only
 def test_everything_is_there(installed):
     for path in ("usr/bin/fhd", "usr/bin/fhctl", "usr/lib/libfhclient.a", "usr/include/fh/client/fhclient.h", "usr/include/fh/proto/fh.pb-c.h",
-                 "usr/share/fh/fh.proto", "usr/lib/pkgconfig/fhclient.pc", "usr/lib/systemd/system/fhd.service", "usr/lib/sysusers.d/fhd.conf",
+                 "usr/share/fh/fh.proto", "usr/share/doc/fhd/README.md", "usr/lib/pkgconfig/fhclient.pc", "usr/lib/systemd/system/fhd.service", "usr/lib/sysusers.d/fhd.conf",
                  "usr/lib/tmpfiles.d/fhd.conf", "etc/fhd/fhd.yaml"):
         assert (installed / path).is_file(), path
     unit = (installed / "usr/lib/systemd/system/fhd.service").read_text()

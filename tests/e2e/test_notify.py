@@ -36,10 +36,7 @@ def test_a_manager_that_does_not_read_holds_nothing_up(make_daemon, folder):
     assert sent > 0
     d = make_daemon(start=False)
     d.start(env={"NOTIFY_SOCKET": str(folder / "manager")}, ready=False)
-    end = time.monotonic() + fh.DEADLINE_S
-    while not (folder / "fhd.sock").exists():
-        assert d.alive() and time.monotonic() < end
-        time.sleep(0.01)
+    d.wait_listening()
     with d.client() as c:
         assert c.call("info").state == "running"
     assert b"READY=1" in until(manager, b"READY=1")
