@@ -49,15 +49,17 @@ static void report_facts(struct picture *p, const Fh__V1__EvaluateReply *e)
 		{"trades", "%.0f trades", 1}, {"win_rate", "win rate %.0f %%", 100}, {"exposure", "exposure %.0f %%", 100},
 	};
 	const Fh__V1__EvaluationReport *r = e->n_report ? e->report[0] : NULL;
-	size_t used = 0;
+	size_t used = 0, size = sizeof p->caption.facts;
 
 	for (size_t k = 0; r && k < sizeof fact / sizeof *fact; k++)
 		for (size_t i = 0; i < r->n_value; i++)
-			if (r->value[i]->name && !strcmp(r->value[i]->name, fact[k].name) && used < sizeof p->caption.facts) {
+			if (r->value[i]->name && !strcmp(r->value[i]->name, fact[k].name) && used < size) {
 				char one[64];
 				snprintf(one, sizeof one, fact[k].form, r->value[i]->value * fact[k].scale);
-				used += (size_t)snprintf(p->caption.facts + used, sizeof p->caption.facts - used, "%s%s", used ? "  ·  " : "", one);
+				used += (size_t)snprintf(p->caption.facts + used, size - used, "%s%s", used ? "  ·  " : "", one);
 			}
+	if (used && used < size && p->trace.fees > 0)
+		snprintf(p->caption.facts + used, size - used, "  ·  fees %.5g", p->trace.fees);
 }
 
 /* A trace has no report: what its equity alone tells. */
@@ -66,14 +68,17 @@ static void trace_facts(struct picture *p)
 	const struct trace *t = &p->trace;
 	double peak = t->equity[0], drawdown = 0;
 	long long fills = 0;
+	int used;
 
 	for (int64_t i = 0; i < t->n; i++) {
 		peak = t->equity[i] > peak ? t->equity[i] : peak;
 		drawdown = peak > 0 && (peak - t->equity[i]) / peak > drawdown ? (peak - t->equity[i]) / peak : drawdown;
 		fills += (t->fill[i] != 0) + (t->exit_fill[i] != 0);
 	}
-	snprintf(p->caption.facts, sizeof p->caption.facts, "return %.3g %%  ·  max drawdown %.3g %%  ·  %lld trades",
-		 (t->equity[t->n - 1] / t->equity[0] - 1) * 100, drawdown * 100, fills);
+	used = snprintf(p->caption.facts, sizeof p->caption.facts, "return %.3g %%  ·  max drawdown %.3g %%  ·  %lld trades",
+			(t->equity[t->n - 1] / t->equity[0] - 1) * 100, drawdown * 100, fills);
+	if (t->fees > 0)
+		snprintf(p->caption.facts + used, sizeof p->caption.facts - (size_t)used, "  ·  fees %.5g", t->fees);
 }
 
 static int ask_daemon(struct ctx *c, struct picture *p, struct fh_status *st)

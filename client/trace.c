@@ -92,6 +92,7 @@ int trace_add(struct trace *t, const Fh__V1__TraceRow *r, struct fh_status *st)
 	t->position[t->n] = r->position;
 	t->equity[t->n] = r->equity;
 	t->close[t->n] = r->close;
+	t->fees += r->fee;
 	t->n++;
 	return 0;
 }
@@ -123,9 +124,9 @@ void trace_release(struct trace *t)
 
 /* ---- from a file */
 
-enum { T_TIME, T_FILL, T_PRICE, T_EXIT_FILL, T_EXIT_PRICE, T_POSITION, T_EQUITY, T_CLOSE, T_MULTIPLIER, T_MAX_POSITION,
+enum { T_TIME, T_FILL, T_PRICE, T_FEE, T_EXIT_FILL, T_EXIT_PRICE, T_POSITION, T_EQUITY, T_CLOSE, T_MULTIPLIER, T_MAX_POSITION,
        T_COLUMNS };
-static const char *const column[T_COLUMNS] = {"time", "fill", "price", "exit_fill", "exit_price", "position", "equity", "close",
+static const char *const column[T_COLUMNS] = {"time", "fill", "price", "fee", "exit_fill", "exit_price", "position", "equity", "close",
 					      "multiplier", "max_position"};
 
 static int find_columns(const struct csv_reader *r, int at[T_COLUMNS], struct fh_status *st)
@@ -144,7 +145,7 @@ static int find_columns(const struct csv_reader *r, int at[T_COLUMNS], struct fh
 static int read_row(const struct csv_reader *r, const int at[T_COLUMNS], struct trace *t, struct fh_status *st)
 {
 	Fh__V1__TraceRow row = FH__V1__TRACE_ROW__INIT;
-	double *const value[T_COLUMNS] = {NULL, &row.fill, &row.fill_price, &row.exit_fill, &row.exit_price, &row.position,
+	double *const value[T_COLUMNS] = {NULL, &row.fill, &row.fill_price, &row.fee, &row.exit_fill, &row.exit_price, &row.position,
 					  &row.equity, &row.close,
 					  &t->multiplier, &t->max_position};
 	struct timestamp ts;

@@ -15,6 +15,7 @@ struct trace {
 	double *fill, *fill_price, *exit_fill, *exit_price, *position, *equity, *close;
 	int64_t cap;
 	double multiplier, max_position; /* 0: not known */
+	double fees; /* paid in all rows, money */
 };
 
 /* The header and the first row. Reals have 17 significant digits. */

@@ -378,7 +378,15 @@ def test_plot_writes_an_svg(daemon, market, folder):
     sharpe = daemon.ctl("evaluate", "p", "-o", "json").json()["report"][0]["value"]
     sharpe = next(v["value"] for v in sharpe if v["name"] == "sharpe")
     assert f"sharpe {sharpe:.3g}  " in text  # the numbers of `evaluate` stand above the pictures
-    assert "nan" not in re.sub(r"<text.*?</text>", "", text)
+    assert "nan" not in re.sub(r"<text.*?</text>", "", text) and "fees" not in text  # this job's are 0
+    start(daemon, "--name", "paid", "--wait", tree={"env": {"fee": 0.001}, "learn": {"lr": 3e-3}, "run": {"steps_per_epoch": 2000}})
+    daemon.ctl("evaluate", "paid", "--trace", folder / "t.csv")
+    rows = [line.split(",") for line in (folder / "t.csv").read_text().splitlines()]
+    paid = sum(float(row[rows[0].index("fee")]) for row in rows[1:])
+    assert paid > 0
+    for what in (["paid"], ["--trace", folder / "t.csv"]):
+        daemon.ctl("plot", *what, "--out", path)
+        assert f"fees {paid:.5g}<" in path.read_text(), (what, paid)
 
 
 def test_checkpoint_list_save_get_drop(daemon, client, market, folder):

@@ -346,9 +346,9 @@ static void files_that_are_no_trace_are_refused(void **arg)
 {
 	static const struct { const char *text, *words; } row[] = {
 		{"", "empty"}, {"time,open,high,low,close\n2024-01-02,1,2,1,2\n", "no column 'fill'"},
-		{"time,fill,price,exit_fill,exit_price,position,equity,close,multiplier,max_position\n2024-01-02,0,0,0,0,0,1,,1,1\n", "fewer than two"},
-		{"time,fill,price,exit_fill,exit_price,position,equity,close,multiplier,max_position\n2024-01-02,x,0,0,0,0,1,,1,1\n", ":2: |(fill)"},
-		{"time,fill,price,exit_fill,exit_price,position,equity,close,multiplier,max_position\n2024-01-02,0,0\n", ":2: |no column 4"}
+		{"time,fill,price,fee,exit_fill,exit_price,position,equity,close,multiplier,max_position\n2024-01-02,0,0,0,0,0,0,1,,1,1\n", "fewer than two"},
+		{"time,fill,price,fee,exit_fill,exit_price,position,equity,close,multiplier,max_position\n2024-01-02,x,0,0,0,0,0,1,,1,1\n", ":2: |(fill)"},
+		{"time,fill,price,fee,exit_fill,exit_price,position,equity,close,multiplier,max_position\n2024-01-02,0,0\n", ":2: |no column 4"}
 	};
 
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
