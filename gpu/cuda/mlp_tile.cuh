@@ -81,56 +81,87 @@ __device__ __noinline__ void bring_odd(bf16 *to, const bf16 *g, int count)
 		to[e] = e < count ? g[e] : (bf16)0.f;
 }
 
-/* Where the copies of weights stand: they run ahead of the products. */
-struct feed { int tile, section, step; const bf16 *w; };
+/* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns, `at` first, of every 64th row of
+ * a stage; what does not change from step to step of a section (a chunk or, for actions, a head) is worked out once. */
+template <int J> struct feed {
+	enum { ROWS = J ? 5 : 4 };
+	int tile, section, at, k;
+	unsigned rows;       /* bit i: its i-th row has weights; bit 8 + i: it has a place in the stage */
+	int row[ROWS];       /* where they begin, in elements from w */
+	const bf16 *w;
+};
 
-__device__ __forceinline__ void feed_tile(struct feed &f, const struct mlp_args &x, int id)
+template <int J> __device__ __forceinline__ void feed_section(struct feed<J> &f, const struct mlp_args &x)
 {
-	f.tile = id;
-	f.section = f.step = 0;
-	if (id < x.tiles * x.trials)
-		f.w = x.weight[x.pass[id % x.tiles >= x.first_tile].target] + id / x.tiles * x.params;
+	const int first = threadIdx.x / 4;
+
+	f.at = threadIdx.x % 4 * 8;
+	f.rows = 0;
+	if (J == 0 || f.section < x.chunks) {
+		const struct mlp_chunk &q = x.chunk[f.section];
+
+		f.k = q.k;
+#pragma unroll
+		for (int u = 0; u < UNITS; u++) {
+			f.row[u] = q.unit[u].w + first * q.k;
+			f.rows |= (u < q.units ? 256u : 0u) << u | (first < q.unit[u].n ? 1u : 0u) << u;
+		}
+		return;
+	}
+	enum { PER = J ? 8 * J : 8 };
+	const struct mlp_head &q = x.head[f.section - x.chunks];
+
+	f.k = q.k;
+#pragma unroll
+	for (int i = 0; i < feed<J>::ROWS; i++) {
+		const int r = first + i * THREADS / 4, a = r / PER, atom = r % PER;
+
+		f.row[i] = q.w + (a * x.atoms + atom) * q.k;
+		f.rows |= (r < (q.actions * PER + 15) / 16 * 16 ? 256u : 0u) << i | (a < q.actions && atom < x.atoms ? 1u : 0u) << i;
+	}
 }
 
-/* Asks for the next stage; always a group, so that waits count alike. A thread brings 8 columns of every 64th row. */
-template <int J> __device__ __forceinline__ void feed_next(struct feed &f, const struct mlp_args &x, bf16 *to)
+template <int J> __device__ __forceinline__ void feed_tile(struct feed<J> &f, const struct mlp_args &x, int id)
 {
+	f.tile = id;
+	if (id >= x.tiles * x.trials)
+		return;
+	f.section = 0;
+	f.w = x.weight[x.pass[id % x.tiles >= x.first_tile].target] + id / x.tiles * x.params;
+	feed_section<J>(f, x);
+}
+
+/* Asks for the next stage; always a group, so that waits count alike. */
+template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, const struct mlp_args &x, bf16 *to)
+{
+	enum { FIRST = THREADS / 4 * LDB };
+
 	if (f.tile < x.tiles * x.trials) {
-		const bool chunk = J == 0 || f.section < x.chunks;
-		const struct mlp_chunk &q = x.chunk[chunk ? f.section : 0];
-		const struct mlp_head &head = x.head[chunk ? 0 : f.section - x.chunks];
-		const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 8, at = f.step * BK + col;
-		const int k = chunk ? q.k : head.k, left = left_of(k, at);
-		const ptx_shared s = ptx_shared_at(to) + (row * LDB + col) * (int)sizeof(bf16);
-
-		if (chunk) {
-			const bf16 *w = f.w + row * k + at;
+		to += threadIdx.x / 4 * LDB + threadIdx.x % 4 * 8;
+		if (f.k % 8 == 0) {
+			const ptx_shared s = ptx_shared_at(to);
+			const unsigned rows = f.at < f.k ? f.rows : f.rows & ~255u;
 #pragma unroll
-			for (int u = 0; u < UNITS; u++) {
-				const int count = row < q.unit[u].n ? left : 0; /* 0 columns where the chunk has no such unit */
-
-				if (k % 8 == 0)
-					ptx_copy16(s + u * UNIT * LDB * (int)sizeof(bf16), w + q.unit[u].w, 2 * count);
-				else
-					bring_odd(to + (u * UNIT + row) * LDB + col, w + q.unit[u].w, count);
-			}
+			for (int i = 0; i < feed<J>::ROWS; i++)
+				if (rows >> i & 256)
+					ptx_copy16_if(s + i * FIRST * (int)sizeof(bf16), f.w + (f.row[i] + f.at), rows >> i & 1);
 		} else {
-			enum { PER = J ? 8 * J : 8 };
-			const bf16 *w = f.w + head.w + at;
 #pragma unroll 1
-			for (int r = row; r < (head.actions * PER + 15) / 16 * 16; r += THREADS / 4) { /* not unrolled: its places would fill the registers */
-				const int a = r / PER, i = r % PER, count = a < head.actions && i < x.atoms ? left : 0;
-
-				if (k % 8 == 0)
-					ptx_copy16(s + (r - row) * LDB * (int)sizeof(bf16), w + (a * x.atoms + i) * k, 2 * count);
-				else
-					bring_odd(to + r * LDB + col, w + (a * x.atoms + i) * k, count);
-			}
+			for (int i = 0; i < feed<J>::ROWS; i++)
+				if (f.rows >> i & 256) {
+					int row = f.row[0];
+#pragma unroll
+					for (int u = 1; u < feed<J>::ROWS; u++)
+						row = i == u ? f.row[u] : row;
+					bring_odd(to + i * FIRST, f.w + (row + f.at), f.rows >> i & 1 ? left_of(f.k, f.at) : 0);
+				}
 		}
-		if (++f.step * BK >= k) {
-			f.step = 0;
+		f.at += BK;
+		if (f.at / BK * BK >= f.k) {
 			if (++f.section == x.chunks + (J ? 1 + x.branches : 0))
-				feed_tile(f, x, busy_tile(x, f.tile + gridDim.x));
+				feed_tile<J>(f, x, busy_tile(x, f.tile + gridDim.x));
+			else
+				feed_section<J>(f, x);
 		}
 	}
 	ptx_copy_commit();
@@ -368,7 +399,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 	bf16 *ring = (bf16 *)shared, *act = ring + STAGES * SIZE;
 	float *shared_bias = (float *)(act + ROWS * x.ld); /* of the chunk or head at work, as its rows lie in a stage */
 	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, wm = warp / UNITS * MI * 16, wn = warp % UNITS;
-	struct feed f = {};
+	struct feed<J> f = {};
 	int slot = 0;
 
 	if (J) { /* a launch of its own kind: the weights may have been written just before */
@@ -376,7 +407,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 		cuda_let_next();
 	}
 	int id = busy_tile(x, blockIdx.x);
-	feed_tile(f, x, id);
+	feed_tile<J>(f, x, id);
 #pragma unroll 1
 	for (int i = 0; i < STAGES - 1; i++)
 		feed_next<J>(f, x, ring + i * SIZE);
