@@ -67,8 +67,8 @@ static void fused_is_staged(void **state)
 
 			make(&a, &shapes[s], precision, 0);
 			make(&b, &shapes[s], precision, 1);
-			learn(&a, 40, 5);
-			learn(&b, 40, 5);
+			learn(&a, RIG_MANY(40, 4), RIG_MANY(5, 2));
+			learn(&b, RIG_MANY(40, 4), RIG_MANY(5, 2));
 			for (int p = 0; p < shapes[s].P; p++)
 				same(&a, p, &b, p, "fused and staged");
 			rig_free(&a);
@@ -82,7 +82,7 @@ static void chunk_is_staged(void **state)
 {
 	static const struct env_config cfg = {.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = 1,
 		.initial_cash = 5000, .reward_scale = 3, .pt = 1, .sl = 0.75, .ruin_fraction = 0.5, .episode_length = 40, .horizon = 12};
-	static const int sizes[][2] = {{32, 1}, {33, 3}, {1500, 1}};
+	const int sizes[][2] = {{32, 1}, {33, 3}, {RIG_MANY(1500, 700), 1}};
 
 	(void)state;
 	if (!rig_cuda)
@@ -101,7 +101,7 @@ static void chunk_is_staged(void **state)
 			rig_environments(r, m, &cfg, 0.3);
 			rig_send(r);
 			RIG_OK(r->x[1]->backend->run(r->x[1], &warm, 1, &r->st));
-			for (int n = 0; n < 20; n++)
+			for (int n = 0; n < RIG_MANY(20, 3); n++)
 				RIG_OK(r->x[1]->backend->run(r->x[1], chunk, 4, &r->st));
 			RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
 			market_unref(m);
@@ -132,8 +132,8 @@ static void repeats(void **state)
 		skip();
 	make(&a, &shapes[0], FH_PRECISION_BF16, 0);
 	make(&b, &shapes[0], FH_PRECISION_BF16, 0);
-	learn(&a, 200, 10);
-	learn(&b, 200, 4);
+	learn(&a, RIG_MANY(200, 12), RIG_MANY(10, 6));
+	learn(&b, RIG_MANY(200, 12), 4);
 	same(&a, 0, &b, 0, "two runs");
 	rig_free(&a);
 	rig_free(&b);
@@ -143,15 +143,16 @@ static void repeats(void **state)
 static void trial_alone(void **state)
 {
 	struct rig all, one;
-	struct rig_shape s = shapes[0];
+	struct rig_shape s = shapes[RIG_MANY(0, 1)];
 
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	s.P = 40; /* enough that products take other tiles than alone */
+	const int trials = RIG_MANY(40, 140), steps = RIG_MANY(20, 2), apart = RIG_MANY(13, 69);
+	s.P = trials; /* enough that products take other tiles than alone */
 	make(&all, &s, FH_PRECISION_BF16, 0);
-	learn(&all, 20, 5);
-	for (int p = 0; p < 40; p += 13) {
+	learn(&all, steps, RIG_MANY(5, 2));
+	for (int p = 0; p < trials; p += apart) {
 		struct rig *r = &one;
 
 		s.P = 1;
@@ -159,12 +160,12 @@ static void trial_alone(void **state)
 		/* the trial's own start */
 		struct rig fill;
 		struct rig_shape t = s;
-		t.P = 40;
+		t.P = trials;
 		make(&fill, &t, FH_PRECISION_BF16, 0);
 		for (int k = 0; k < DQN_TENSORS; k++)
 			if (rig_shared(k))
 				RIG_OK(one.x[1]->backend->write(one.x[1], k, 0, rig_host(&fill, k, p), one.plan[1].tensor[k].bytes, &r->st));
-		learn(&one, 20, 5);
+		learn(&one, steps, RIG_MANY(5, 2));
 		same(&one, 0, &all, p, "a trial alone and among others");
 		rig_free(&fill);
 		rig_free(&one);

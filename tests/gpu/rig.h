@@ -13,6 +13,10 @@
 #include "gpu/sumtree.h"
 
 static const struct backend *rig_cuda; /* opened once; NULL: no device, tests skip */
+static int rig_emulated;               /* it is tests/gpu/emu on this CPU, a thousand times slower than a card */
+
+/* How many of something: as many as a card does, or as few as still prove the point where a CPU has to do it. */
+#define RIG_MANY(on_card, emulated) (rig_emulated ? (emulated) : (on_card))
 
 struct rig {
 	struct dqn_dims d;
@@ -32,7 +36,15 @@ GOLDEN_UNUSED static int rig_open(void **state)
 	if (backend_open("cuda", &rig_cuda, NULL, &st) != 0) {
 		rig_cuda = NULL;
 		fprintf(stderr, "no CUDA device: %s\n", st.text);
+		return 0;
 	}
+	struct device_info info;
+	if (rig_cuda->info(rig_cuda, &info, &st) != 0) {
+		fprintf(stderr, "%s\n", st.text);
+		return -1;
+	}
+	rig_emulated = strstr(info.name, "emulated") != NULL;
+	printf("device: %s%s\n", info.name, rig_emulated ? ", fewer steps and trials than on a card" : "");
 	return 0;
 }
 

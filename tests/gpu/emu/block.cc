@@ -32,7 +32,12 @@ enum { STACK = 256 << 10 };
 enum { POOLS = 3, COLOUR = 16 << 10 }; /* a running block and two that have begun early; stacks spread over cache sets */
 
 struct meeting { const char *what; int line; unsigned mask, arrived; void *arg[EMU_WARP]; };
-struct warp { unsigned all, ready, ended; struct meeting meeting[EMU_WARP]; /* by the lowest lane of the mask */ };
+struct emu_warp_state {
+	unsigned all, ready, ended; /* lanes */
+	struct emu_thread *first;
+	struct meeting whole;                /* of all lanes */
+	struct meeting some[EMU_WARP];       /* of some, by the lowest */
+};
 
 struct emu_block {
 	const struct emu_kernel *kernel;
@@ -51,7 +56,7 @@ struct emu_block {
 	const void *host_bottom;
 	size_t host_size;
 	struct emu_thread *thread; /* [threads] */
-	struct warp warp[EMU_WARPS_MAX];
+	struct emu_warp_state warp[EMU_WARPS_MAX];
 };
 
 static struct emu_block *block; /* that runs */
@@ -78,14 +83,27 @@ unsigned emu_choice(unsigned n)
 
 /* ---------------------------------------------------------------- messages */
 
+/* Where it waits for lanes of its warp. */
+static const struct meeting *meeting_of(const struct emu_thread *t)
+{
+	const struct emu_warp_state *w = t->home;
+
+	if (w->whole.arrived >> t->lane & 1)
+		return &w->whole;
+	for (const struct meeting &m : w->some)
+		if (m.arrived >> t->lane & 1)
+			return &m;
+	return nullptr;
+}
+
 static const char *state_of(const struct emu_thread *t, char *text, size_t size)
 {
 	if (t->ended)
 		snprintf(text, size, "has ended");
 	else if (t->held)
 		snprintf(text, size, "waits for the launch in front at line %d", t->line);
-	else if (t->what && t->mask)
-		snprintf(text, size, "waits at %s, line %d, lanes %08x", t->what, t->line, t->mask);
+	else if (const struct meeting *m = meeting_of(t))
+		snprintf(text, size, "waits at %s, line %d, lanes %08x", m->what, m->line, m->mask);
 	else if (t->what)
 		snprintf(text, size, "waits at %s, line %d", t->what, t->line);
 	else
@@ -231,19 +249,33 @@ static void go(struct emu_thread *to)
 #endif
 }
 
+/* From one thread of the block to another: what a warp's operation does most. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+static inline __attribute__((always_inline)) void switch_to(struct emu_thread *from, struct emu_thread *to)
+{
+	emu_now = to;
+	emu_swap(&from->sp, to->sp);
+}
+#else
+static inline void switch_to(struct emu_thread *, struct emu_thread *to) { go(to); }
+#endif
+
 /* The next thread that can run, by the seed's direction; NULL: none. */
+static const bool down = emu_seed() & 1;
+static inline unsigned pick(unsigned ready)
+{
+	return down ? 31 - (unsigned)__builtin_clz(ready) : (unsigned)__builtin_ctz(ready);
+}
 static struct emu_thread *next_ready(void)
 {
-	const bool down = emu_seed() & 1;
-	unsigned w = emu_now ? emu_now->warp : 0;
+	const struct emu_warp_state *w = emu_now ? emu_now->home : nullptr;
 
-	if (!emu_now || !block->warp[w].ready) {
+	if (!w || !w->ready) {
 		if (!block->warps_ready)
 			return nullptr;
-		w = down ? 31 - __builtin_clz(block->warps_ready) : __builtin_ctz(block->warps_ready);
+		w = &block->warp[pick(block->warps_ready)];
 	}
-	const unsigned ready = block->warp[w].ready, lane = down ? 31 - __builtin_clz(ready) : __builtin_ctz(ready);
-	return &block->thread[w * EMU_WARP + lane];
+	return w->first + pick(w->ready);
 }
 
 static void set_ready(unsigned warp, unsigned lanes)
@@ -254,7 +286,7 @@ static void set_ready(unsigned warp, unsigned lanes)
 }
 static void clear_ready(const struct emu_thread *t)
 {
-	struct warp *w = &block->warp[t->warp];
+	struct emu_warp_state *w = t->home;
 
 	w->ready &= ~(1u << t->lane);
 	if (!w->ready)
@@ -295,39 +327,35 @@ static void thread_main(void)
 
 /* ---------------------------------------------------------------- meetings */
 
-static void wait_at(const char *what, int line, unsigned mask)
-{
-	struct emu_thread *t = emu_now;
-
-	t->what = what, t->line = line, t->mask = mask;
-	wait_here();
-	t->what = nullptr;
-}
-
 void emu_warp(const char *what, int line, unsigned mask, void *arg, void (*op)(void *const arg[32], unsigned mask))
 {
 	struct emu_thread *t = emu_now;
-	struct warp *w = &block->warp[t->warp];
+	struct emu_warp_state *w = t->home;
 
-	if (!(mask >> t->lane & 1))
+	if (__builtin_expect(!(mask >> t->lane & 1), 0))
 		emu_fail("%s, line %d: the lane is not in its own mask %08x", what, line, mask);
-	if (mask & ~w->all)
-		mask &= w->all; /* lanes that the block does not have: the mask of a whole warp is meant */
-	struct meeting *m = &w->meeting[__builtin_ctz(mask)];
+	mask &= w->all; /* a whole warp's mask in a block that ends within it */
+	struct meeting *m = mask == w->all ? &w->whole : &w->some[__builtin_ctz(mask)];
 	if (!m->arrived)
 		m->what = what, m->line = line, m->mask = mask;
-	else if (m->mask != mask || m->line != line || strcmp(m->what, what) != 0)
+	else if (m->mask != mask || m->line != line || (m->what != what && strcmp(m->what, what) != 0))
 		emu_fail("%s, line %d, lanes %08x: other lanes of the warp are at %s, line %d, lanes %08x", what, line, mask, m->what, m->line, m->mask);
 	m->arg[t->lane] = arg;
 	m->arrived |= 1u << t->lane;
-	if (m->arrived != mask) {
-		wait_at(what, line, mask);
+	if (m->arrived == mask) {
+		if (op)
+			op(m->arg, mask);
+		m->arrived = 0;
+		w->ready |= mask; /* this lane is, so the warp is */
 		return;
 	}
-	if (op)
-		op(m->arg, mask);
-	m->arrived = 0;
-	set_ready(t->warp, mask);
+	const unsigned ready = w->ready & ~(1u << t->lane);
+	if (!ready) {
+		wait_here();
+		return;
+	}
+	w->ready = ready;
+	switch_to(t, w->first + pick(ready));
 }
 
 /* Every thread of the block; returns true in the last one. */
@@ -337,10 +365,14 @@ static void block_meets(const char *what, int line)
 
 	if (!b->arrived)
 		b->barrier_what = what, b->barrier_line = line;
-	else if (b->barrier_line != line || strcmp(b->barrier_what, what) != 0)
+	else if (b->barrier_line != line || (b->barrier_what != what && strcmp(b->barrier_what, what) != 0))
 		emu_fail("%s, line %d: other threads of the block are at %s, line %d", what, line, b->barrier_what, b->barrier_line);
 	if (++b->arrived < b->threads) {
-		wait_at(what, line, 0);
+		struct emu_thread *t = emu_now;
+
+		t->what = what, t->line = line;
+		wait_here();
+		t->what = nullptr;
 		return;
 	}
 	b->arrived = 0;
@@ -466,7 +498,7 @@ static void block_start(struct emu_block *b)
 		*t = {};
 		t->copies = copies;
 		t->index = {i % d.x, i / d.x % d.y, i / d.x / d.y};
-		t->flat = i, t->warp = i / EMU_WARP, t->lane = i % EMU_WARP;
+		t->flat = i, t->warp = i / EMU_WARP, t->lane = i % EMU_WARP, t->home = &b->warp[t->warp];
 		t->sp = fresh_stack(b->pool, i);
 	}
 	for (unsigned w = 0; w < b->warps; w++) {
@@ -474,6 +506,7 @@ static void block_start(struct emu_block *b)
 
 		b->warp[w].all = b->warp[w].ready = n == EMU_WARP ? 0xffffffffu : (1u << n) - 1;
 		b->warp[w].ended = 0;
+		b->warp[w].first = b->thread + w * EMU_WARP;
 		b->warps_ready |= 1u << w;
 	}
 }

@@ -6,18 +6,29 @@
 
 /* ---------------------------------------------------------------- copies */
 
+enum { UNDER_WAY = 1024, GROUPS = 256 }; /* of one thread; both start again when all have landed */
 struct copy { void *to; const void *from; int valid; };
 struct emu_copies {
-	std::vector<struct copy> copy;
-	std::vector<size_t> group; /* where each closed group ends in copy */
-	size_t done;               /* groups that have landed */
+	unsigned copies, groups, done; /* done: groups that have landed */
+	unsigned end[GROUPS];          /* where each closed group ends in copy */
+	struct copy copy[UNDER_WAY];
 };
 
-static struct emu_copies *copies(void)
+static inline struct emu_copies *copies(void)
 {
 	if (!emu_now->copies)
 		emu_now->copies = new emu_copies();
 	return emu_now->copies;
+}
+/* Moves what has not landed to the front. */
+static void tidy(struct emu_copies *c)
+{
+	const unsigned first = c->done ? c->end[c->done - 1] : 0;
+
+	memmove(c->copy, c->copy + first, (c->copies - first) * sizeof c->copy[0]);
+	for (unsigned g = c->done; g < c->groups; g++)
+		c->end[g - c->done] = c->end[g] - first;
+	c->copies -= first, c->groups -= c->done, c->done = 0;
 }
 
 void emu_copy16(void *to, const void *from, int valid)
@@ -27,27 +38,42 @@ void emu_copy16(void *to, const void *from, int valid)
 	if (valid < 0 || valid > 16)
 		emu_fail("a copy of 16 bytes of which %d are valid", valid);
 	memset(to, 0xff, 16);
-	copies()->copy.push_back({to, from, valid});
+	struct emu_copies *c = copies();
+	if (c->copies == UNDER_WAY)
+		tidy(c);
+	if (c->copies == UNDER_WAY)
+		emu_fail("more than %d copies of a thread under way", UNDER_WAY);
+	c->copy[c->copies++] = {to, from, valid};
 }
 
-void emu_copy_commit(void) { copies()->group.push_back(copies()->copy.size()); }
+void emu_copy_commit(void)
+{
+	struct emu_copies *c = copies();
+
+	if (c->groups == GROUPS)
+		tidy(c);
+	if (c->groups == GROUPS)
+		emu_fail("more than %d groups of copies of a thread under way", GROUPS);
+	c->end[c->groups++] = c->copies;
+}
 
 void emu_copy_wait(int but)
 {
 	struct emu_copies *c = copies();
 
-	for (; c->group.size() - c->done > (size_t)but; c->done++)
-		for (size_t i = c->done ? c->group[c->done - 1] : 0; i < c->group[c->done]; i++) {
-			unsigned char landed[16] = {};
+	for (; c->groups - c->done > (unsigned)but; c->done++)
+		for (unsigned i = c->done ? c->end[c->done - 1] : 0; i < c->end[c->done]; i++) {
+			const struct copy *k = &c->copy[i];
 
-			memcpy(landed, c->copy[i].from, (size_t)c->copy[i].valid);
-			memcpy(c->copy[i].to, landed, 16);
+			if (k->valid == 16) {
+				memcpy(k->to, k->from, 16);
+			} else {
+				memset(k->to, 0, 16);
+				memcpy(k->to, k->from, (size_t)k->valid);
+			}
 		}
-	if (c->done == c->group.size() && (c->done == 0 || c->group[c->done - 1] == c->copy.size())) {
-		c->copy.clear();
-		c->group.clear();
-		c->done = 0;
-	}
+	if (c->done == c->groups && (c->done ? c->end[c->done - 1] : 0) == c->copies)
+		c->copies = c->groups = c->done = 0;
 }
 
 void emu_copies_end(void)
@@ -56,11 +82,9 @@ void emu_copies_end(void)
 
 	if (!c)
 		return;
-	if ((c->done ? c->group[c->done - 1] : 0) != c->copy.size())
+	if ((c->done ? c->end[c->done - 1] : 0) != c->copies)
 		emu_fail("the thread ends with copies under way that it has not waited for");
-	c->copy.clear();
-	c->group.clear();
-	c->done = 0;
+	c->copies = c->groups = c->done = 0;
 }
 
 void emu_max_op(void *const arg[32], unsigned)

@@ -11,9 +11,9 @@ struct emu_thread {
 	uint3 index;
 	unsigned flat, warp, lane;
 	void *sp;            /* of the fiber, while another runs */
-	const char *what;    /* what it waits for, NULL: nothing; and where */
+	struct emu_warp_state *home;
+	const char *what;    /* the block's barrier that it waits at, NULL: none; and where */
 	int line;
-	unsigned mask;
 	bool held, ended, waited; /* held: at the launch before; waited: has come past it */
 	void *fake;          /* AddressSanitizer's */
 	struct emu_copies *copies;
