@@ -3,7 +3,8 @@
  *
  * A warp takes one branch of 32/W samples, W lanes each; a block has a warp for each branch. Lane q of W owns atoms q, q + W, …, S
  * of them. 32 lanes a sample spread a small batch over the machine, 8 lanes a sample spend a fifth of the
- * instructions on sums: every sum goes through the same tree (`sums`), so both give the same bits. */
+ * instructions on sums: every sum goes through the same tree (`sums`) and no product is contracted into one, so both give the
+ * same bits. One warp more finds the weights meanwhile. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/head.cuh"
@@ -33,7 +34,7 @@ struct loss_args {
  * that the samples of a warp meet different banks. */
 template <int W, int S> struct plan {
 	enum { G = 32 / W, OVER = (W * S + 31) / 32 * 32, PAIRS = (8 + W * S + 4 + 7) / 16 * 16 + 8 };
-	int row, pairs, grad, stat, weight, top, floats;
+	int row, pairs, grad, stat, weight, floats;
 	__host__ __device__ plan(int ldo, int D)
 	{
 		row = (ldo + OVER + 31) / 32 * 32 + (W < 32 ? W : 0);
@@ -41,8 +42,7 @@ template <int W, int S> struct plan {
 		grad = pairs + 2 * D * G * PAIRS;
 		stat = grad + D * G * W * S;
 		weight = stat + D * G * LOSS_STATS;
-		top = (weight + G + NUMBERS + 1) / 2 * 2; /* doubles */
-		floats = top + 2 * D;
+		floats = weight + G + NUMBERS;
 	}
 };
 
@@ -106,7 +106,57 @@ __device__ __forceinline__ void combine(const float *row, int first, int A, int 
 /* The number of the lane's atom k. */
 template <int W> __device__ __forceinline__ float atom(int q, int k) { return (float)q + (float)(W * k); }
 
-/* argmax_a Q(a), the lowest index on a tie. Q is compared in atoms: sum_i i softmax_i. */
+/* Q of one action, in atoms: sum_i i softmax_i. */
+template <int W, int S> __device__ __forceinline__ float value_of(const float (&x)[S], int q)
+{
+	const float shift = head_shift(maximum<W, S>(x));
+	float e[2][S], sum[2];
+
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		e[0][k] = head_exp(x[k], shift), e[1][k] = __fmul_rn(e[0][k], atom<W>(q, k));
+	sums<W, S, 2>(e, sum);
+	return sum[1] * ptx_reciprocal(sum[0]);
+}
+
+/* The lanes with `o` go on with b, the others with a, each with what its partner o lanes away had of the same. */
+__device__ __forceinline__ float fold(float a, float b, int o)
+{
+	const bool up = threadIdx.x & o;
+
+	return (up ? b : a) + __shfl_xor_sync(0xffffffffu, up ? a : b, o);
+}
+
+/* The same of five actions at once, by 32 lanes: their ten sums go through the tree of `sums`, halving the lanes of each as they
+ * go, 12 exchanges where 50 were. This lane's is of action `u`. */
+template <int S> __device__ __forceinline__ float value_of_five(const float (&x)[5][S], int lane, int &u)
+{
+	float shift[5], v[5];
+
+#pragma unroll
+	for (int a = 0; a < 5; a++)
+		shift[a] = head_shift(maximum<32, S>(x[a]));
+#pragma unroll
+	for (int a = 0; a < 5; a++) {
+		float sum = 0.f, weighted = 0.f;
+#pragma unroll
+		for (int k = 0; k < S; k++) {
+			const float e = head_exp(x[a][k], shift[a]);
+
+			sum = k ? sum + e : e;
+			weighted = k ? weighted + __fmul_rn(e, atom<32>(lane, k)) : __fmul_rn(e, atom<32>(lane, k));
+		}
+		v[a] = fold(sum, weighted, 16);
+	}
+	const float four = fold(fold(v[0], v[1], 8), fold(v[2], v[3], 8), 4), last = fold(v[4], v[4], 8);
+	float r = fold(four, fold(last, last, 4), 2);
+	r = fold(r, r, 1);
+	const float other = __shfl_xor_sync(0xffffffffu, r, 16);
+	u = lane & 2 ? 4 : (lane & 4) / 2 + (lane & 8) / 8;
+	return lane & 16 ? r * ptx_reciprocal(other) : other * ptx_reciprocal(r);
+}
+
+/* argmax_a Q(a), the lowest index on a tie. */
 template <int W, int S> __device__ __forceinline__ int greedy(const float *row, int first, const float (&v)[S], int A, int NA, int q)
 {
 	enum { U = W == 32 ? 5 : 1 };
@@ -115,31 +165,26 @@ template <int W, int S> __device__ __forceinline__ int greedy(const float *row, 
 
 #pragma unroll 1
 	for (int a = 0; a < A; a += U) {
-		float x[2 * U][S], sum[2 * U];
+		float x[U][S], value;
+		int which = a;
 #pragma unroll
 		for (int u = 0; u < U; u++) {
-			const float *adv = row + first + min(a + u, A - 1) * NA + q; /* past the last: again, and never larger */
+			const float *adv = row + first + min(a + u, A - 1) * NA + q; /* past the last: again, and not the lowest */
 #pragma unroll
 			for (int k = 0; k < S; k++)
 				x[u][k] = v[k] + adv[W * k];
 		}
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			const float shift = head_shift(maximum<W, S>(x[u]));
-#pragma unroll
-			for (int k = 0; k < S; k++) {
-				x[u][k] = head_exp(x[u][k], shift);
-				x[U + u][k] = x[u][k] * atom<W>(q, k);
-			}
-		}
-		sums<W, S, 2 * U>(x, sum);
-#pragma unroll
-		for (int u = 0; u < U; u++) {
-			const float value = sum[U + u] * ptx_reciprocal(sum[u]);
+		if constexpr (W == 32) {
+			int u;
+			const float mine = value_of_five<S>(x, q, u);
 
-			if (a + u == 0 || value > best_q)
-				best = a + u, best_q = value;
+			value = head_maximum<32>(mine);
+			which = min(a - ptx_warp_max(__float_as_int(mine) == __float_as_int(value) ? -u : -4), A - 1);
+		} else {
+			value = value_of<W, S>(x[0], q);
 		}
+		if (a == 0 || value > best_q)
+			best = which, best_q = value;
 	}
 	return best;
 }
@@ -162,8 +207,8 @@ __device__ __forceinline__ void ends(struct shift t, const float (&p)[S], int NA
 	for (int k = 0; k < S; k++) {
 		const float b = place(t, atom<W>(q, k));
 
-		low[k] = p[k] * ptx_saturate(1.f - b);
-		high[k] = p[k] * ptx_saturate(b - (float)(NA - 2));
+		low[k] = __fmul_rn(p[k], ptx_saturate(1.f - b));
+		high[k] = __fmul_rn(p[k], ptx_saturate(b - (float)(NA - 2)));
 	}
 }
 
@@ -237,7 +282,7 @@ __device__ __forceinline__ void look(struct view<S> &w, const float *online, con
 		const float i = atom<W>(q, k);
 
 		e[0][k] = head_exp(w.u[k], shift_u), e[1][k] = head_exp(w.logit[k], shift_v); /* NaN logits stay NaN, -inf gives 0 */
-		e[2][k] = e[0][k] * i, e[3][k] = e[1][k] * i;
+		e[2][k] = __fmul_rn(e[0][k], i), e[3][k] = __fmul_rn(e[1][k], i);
 	}
 	float lows[S], highs[S];
 	ends<W, S>(t, e[0], NA, q, lows, highs);
@@ -248,10 +293,10 @@ __device__ __forceinline__ void look(struct view<S> &w, const float *online, con
 	const float over_u = ptx_reciprocal(sum[0]), over_v = ptx_reciprocal(sum[1]);
 #pragma unroll
 	for (int k = 0; k < S; k++)
-		w.u[k] = e[0][k] * over_u, w.v[k] = e[1][k] * over_v;
-	w.lse = (ptx_log2(sum[1]) - shift_v) * 0.693147181f;
-	w.next = sum[2] * over_u, w.q = sum[3] * over_v;
-	w.all = sum[0] * over_u, w.low = sum[4] * over_u, w.high = sum[5] * over_u;
+		w.u[k] = __fmul_rn(e[0][k], over_u), w.v[k] = __fmul_rn(e[1][k], over_v);
+	w.lse = __fmul_rn(ptx_log2(sum[1]) - shift_v, 0.693147181f);
+	w.next = __fmul_rn(sum[2], over_u), w.q = __fmul_rn(sum[3], over_v);
+	w.all = __fmul_rn(sum[0], over_u), w.low = __fmul_rn(sum[4], over_u), w.high = __fmul_rn(sum[5], over_u);
 }
 
 /* Cross entropy with the projected distribution m; the gradient of the logits before the sample's scale. */
@@ -269,8 +314,8 @@ __device__ __forceinline__ void cross_entropy(const struct view<S> &w, float2 *p
 		const int i = q + W * k;
 
 		m[k] = i == 0 ? w.low : i < NA - 1 ? m[k] : i == NA - 1 ? w.high : 0.f;
-		e[0][k] = i < NA ? m[k] * (lse - w.logit[k]) : 0.f;
-		e[1][k] = m[k] * ptx_log2(fmaxf(m[k], 1e-37f)); /* 0 ln 0 = 0 */
+		e[0][k] = i < NA ? __fmul_rn(m[k], lse - w.logit[k]) : 0.f;
+		e[1][k] = __fmul_rn(m[k], ptx_log2(fmaxf(m[k], 1e-37f))); /* 0 ln 0 = 0 */
 		grad[k] = w.v[k] - m[k];
 	}
 	sums<W, S, 2>(e, sum);
@@ -303,7 +348,7 @@ template <int W, int S> __device__ __forceinline__ void bring(const struct loss_
 	const float *out = (const float *)((const char *)x.out + blockIdx.z * x.out_trial);
 
 #pragma unroll 1
-	for (int r = threadIdx.x / 32; r < 3 * G; r += x.D) {
+	for (int r = threadIdx.x / 32; r < 3 * G; r += x.D + 1) {
 		const float *from = out + (size_t)(r / G * x.B + min((int)blockIdx.x * G + r % G, x.B - 1)) * x.ldo;
 #pragma unroll 1
 		for (int c = (threadIdx.x & 31) * 4; c < p.row; c += 128)
@@ -312,32 +357,40 @@ template <int W, int S> __device__ __forceinline__ void bring(const struct loss_
 	ptx_copy_commit();
 }
 
-/* The largest weight among this warp's share of the maxima. */
-__device__ __forceinline__ double largest_weight(const struct loss_args &x)
+/* The largest weight of the batch, by one warp. Positive doubles are in the order of their bits. */
+__device__ __forceinline__ double largest_weight(const struct loss_args &x, int lane)
 {
 	const double *top = (const double *)((const char *)x.top + blockIdx.z * x.top_trial);
-	double most = 0.0;
+	long long most = 0;
 
-#pragma unroll 1
-	for (int k = threadIdx.x; k < x.tops; k += blockDim.x)
-		most = fmax(most, top[k]);
-#pragma unroll
-	for (int o = 16; o; o >>= 1)
-		most = fmax(most, __shfl_xor_sync(0xffffffffu, most, o));
-	return most;
+#pragma unroll 4
+	for (int k = lane; k < x.tops; k += 32) {
+		const long long one = __double_as_longlong(top[k]);
+
+		most = one > most ? one : most;
+	}
+	const int high = ptx_warp_max((int)(most >> 32)), low = high == (int)(most >> 32) ? (int)most : 0;
+	const int low_most = ptx_warp_max(low ^ INT32_MIN) ^ INT32_MIN; /* the low half has no sign */
+
+	return __longlong_as_double((long long)high << 32 | (unsigned)low_most);
 }
 
-/* Importance weight of row s: over the largest of the batch. */
-__device__ __forceinline__ float weight_of(const struct loss_args &x, size_t s, const double *top)
+/* Importance weights of the block's samples, a lane each: over the largest of the batch. */
+template <int W> __device__ __forceinline__ void leave_weights(const struct loss_args &x, float *weight, int lane)
 {
-	double most = top[0];
+	const int s = blockIdx.x * (32 / W) + lane;
+	float *to = x.weight + (size_t)blockIdx.z * x.B + s;
+	const double *raw = (const double *)((const char *)x.raw + blockIdx.z * x.raw_trial);
+	const bool mine = lane < 32 / W && s < x.B;
 
-	if (!x.raw)
-		return x.weight[(size_t)blockIdx.z * x.B + s];
-#pragma unroll 1
-	for (int k = 1; k < x.D; k++)
-		most = fmax(most, top[k]);
-	return (float)(((const double *)((const char *)x.raw + blockIdx.z * x.raw_trial))[s] / most);
+	if (!x.raw) {
+		if (mine)
+			weight[lane] = *to;
+		return;
+	}
+	const double own = mine ? raw[s] : 0.0, most = largest_weight(x, lane);
+	if (mine)
+		*to = weight[lane] = (float)(own / most);
 }
 
 /* Through the dueling mean: dAdv[a'] = g (1{a' = a} - 1/A) of this warp's branch, into a row of gradients; zeros behind. */
@@ -395,44 +448,19 @@ template <int W> __device__ __forceinline__ void leave_stats(const struct loss_a
 	((float *)((char *)x.stat[e] + blockIdx.z * x.stat_trial[e]))[s] = e == 1 ? ptx_max_nan(sum, 0.f) : sum;
 }
 
-template <typename T, int W, int S> __global__ void __launch_bounds__(32 * FH_BRANCH_MAX) k_loss(const __grid_constant__ struct loss_args x)
+/* A branch of the warp's samples, down to the gradient of its logits before the sample's scale, which stays here and in shared memory,
+ * where the sums for the statistics go too. */
+template <int W, int S>
+__device__ __forceinline__ void branch_loss(const struct loss_args &x, const struct plan<W, S> &p, float *shared, int b, int a, float R, float discount,
+                                            float hidden, bool live, size_t at, float (&grad)[S])
 {
 	enum { G = 32 / W };
-	PTX_SHARED(float4, shared4);
-	float *shared = (float *)shared4;
-	const struct plan<W, S> p(x.ldo, x.D);
-	const int b = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31; /* b: so that the compiler sees that a warp agrees on it */
-	const int q = lane % W, g = lane / W, NA = x.NA, first = x.seg[1 + b];
-	const bool last = b == x.D - 1;
-	float *number = shared + p.weight + G, *weight = shared + p.weight, *stat = shared + p.stat;
-	double *top = (double *)(shared + p.top);
-
-	if (threadIdx.x == 0) {
-		const struct head_support zs = head_support_of(&x.clock[blockIdx.z], NA);
-
-		number[V_MIN] = zs.v_min, number[V_MAX] = zs.v_max, number[DZ] = zs.dz, number[OVER_DZ] = 1.f / zs.dz;
-	}
-	cuda_wait_before();
-	cuda_let_next();
-	bring<W, S>(x, p, shared);
-	const bool live = (int)blockIdx.x * G + g < x.B;
-	const size_t s = live ? blockIdx.x * G + g : x.B - 1, at = (size_t)blockIdx.z * x.B + s;
-	const int a = x.a[at * x.D + b];
-	const float R = x.R[at], discount = x.G[at];
-	if (x.raw) {
-		const double most = largest_weight(x);
-		if (lane == 0)
-			top[b] = most;
-	}
-	ptx_copy_wait<0>();
-	__syncthreads();
-
-	const float *online = shared + g * p.row, *next = online + G * p.row, *target = next + G * p.row;
+	const int q = threadIdx.x % W, g = threadIdx.x % 32 / W, NA = x.NA, first = x.seg[1 + b];
+	const float *number = shared + p.weight + G, *online = shared + g * p.row, *next = online + G * p.row, *target = next + G * p.row;
 	const struct shift t = {discount, (fmaf(discount, number[V_MIN], R) - number[V_MIN]) * number[OVER_DZ]};
-	/* the clamps of the projection would hide a return that is not finite from the guard: 0, or NaN */
-	const float hidden = 0.f * R + 0.f * discount;
+	float *left = shared + p.grad + (b * G + g) * W * S + q, *stat = shared + p.stat + (b * G + g) * LOSS_STATS;
 	struct view<S> w;
-	float m[S], grad[S], mine[LOSS_STATS];
+	float m[S], mine[LOSS_STATS];
 
 	combine<W, S>(next, first, x.A[b], NA, x.share[b], q, m);
 	const int best = greedy<W, S>(next, first, m, x.A[b], NA, q);
@@ -444,39 +472,73 @@ template <typename T, int W, int S> __global__ void __launch_bounds__(32 * FH_BR
 	mine[2] = fmaf(w.q, number[DZ], number[V_MIN]);
 #pragma unroll
 	for (int k = 0; k < S; k++)
-		shared[p.grad + (b * G + g) * W * S + q + W * k] = grad[k];
+		left[W * k] = grad[k];
 	if (q == 0)
 #pragma unroll
 		for (int e = 0; e < LOSS_STATS; e++)
-			stat[(b * G + g) * LOSS_STATS + e] = mine[e];
-	if (last && q == 0) {
-		weight[g] = weight_of(x, s, top);
-		if (x.raw && live)
-			x.weight[at] = weight[g];
-	}
+			stat[e] = mine[e];
 	if (x.proj && live) {
 #pragma unroll
 		for (int k = 0; k < S; k++)
 			if (q + W * k < NA)
 				x.proj[(at * x.D + b) * NA + q + W * k] = m[k], x.logits[(at * x.D + b) * NA + q + W * k] = w.logit[k];
 	}
+}
+
+template <typename T, int W, int S> __global__ void __launch_bounds__(32 * (FH_BRANCH_MAX + 1)) k_loss(const __grid_constant__ struct loss_args x)
+{
+	enum { G = 32 / W };
+	PTX_SHARED(float4, shared4);
+	float *shared = (float *)shared4;
+	const struct plan<W, S> p(x.ldo, x.D);
+	const int b = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31; /* b: so that the compiler sees that a warp agrees on it */
+	const int q = lane % W, g = lane / W;
+	const bool branch = b < x.D; /* or the warp for weights, V, statistics */
+	float *number = shared + p.weight + G, *weight = shared + p.weight;
+
+	if (threadIdx.x == 0) {
+		const struct head_support zs = head_support_of(&x.clock[blockIdx.z], x.NA);
+
+		number[V_MIN] = zs.v_min, number[V_MAX] = zs.v_max, number[DZ] = zs.dz, number[OVER_DZ] = 1.f / zs.dz;
+	}
+	cuda_wait_before();
+	cuda_let_next();
+	bring<W, S>(x, p, shared);
+	const bool live = (int)blockIdx.x * G + g < x.B;
+	const size_t at = (size_t)blockIdx.z * x.B + (live ? blockIdx.x * G + g : x.B - 1);
+	/* the sample's action, R and G: one load of a lane each */
+	const void *from = q == 0 ? (const void *)(x.a + at * x.D + (branch ? b : 0)) : q == 1 ? x.R + at : x.G + at;
+	const int own = *(const int *)from;
+	ptx_copy_wait<0>();
+	__syncthreads();
+	const int a = __shfl_sync(0xffffffffu, own, 0, W);
+	const float R = __int_as_float(__shfl_sync(0xffffffffu, own, 1, W)), discount = __int_as_float(__shfl_sync(0xffffffffu, own, 2, W));
+	/* the clamps of the projection would hide a return that is not finite from the guard: 0, or NaN */
+	const float hidden = 0.f * R + 0.f * discount;
+	float grad[S];
+
+	if (branch)
+		branch_loss<W, S>(x, p, shared, b, a, R, discount, hidden, live, at, grad);
+	else
+		leave_weights<W>(x, weight, lane);
 	__syncthreads();
 
 	/* the rows of s' are not needed any more: the gradients of the outputs take their place, then leave as whole rows */
 	T *row = (T *)(shared + (G + g) * p.row);
 	const float scale = weight[g] * x.over_bd;
+	if (branch) {
 #pragma unroll
-	for (int k = 0; k < S; k++)
-		grad[k] = fmaf(scale, grad[k], hidden);
-	spread<T, W, S>(x, grad, row, b, a, q);
-	if (last)
+		for (int k = 0; k < S; k++)
+			grad[k] = fmaf(scale, grad[k], hidden);
+		spread<T, W, S>(x, grad, row, b, a, q);
+	} else {
 		gather_value<T, W, S>(x, shared + p.grad + g * W * S, G * W * S, scale, hidden, row, q);
-	if (b == 0)
-		leave_stats<W>(x, stat, lane);
+		leave_stats<W>(x, shared + p.stat, lane);
+	}
 	__syncthreads();
 	char *dout = (char *)x.dout + blockIdx.z * x.dout_trial;
 #pragma unroll 1
-	for (int r = b; r < G && (int)blockIdx.x * G + r < x.B; r += x.D)
+	for (int r = b; r < G && (int)blockIdx.x * G + r < x.B; r += x.D + 1)
 #pragma unroll 1
 		for (int c = lane * 16; c < x.ldo * (int)sizeof(T); c += 512)
 			*(float4 *)(dout + (size_t)(blockIdx.x * G + r) * x.ldo * sizeof(T) + c) = *(const float4 *)((char *)(shared + (G + r) * p.row) + c);
@@ -486,7 +548,7 @@ template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, cons
 {
 	const struct plan<W, S> p(a.ldo, a.D);
 
-	return cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * a.D, p.floats * sizeof(float), a);
+	return cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * (a.D + 1), p.floats * sizeof(float), a);
 }
 
 /* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */
