@@ -1,26 +1,12 @@
-"""Features over gaps and changes of the contract, against the definition in gpu/MATH.md, section 7, written out slowly here: every window summed afresh, every
-average from bar 0."""
-import math
-import random
+"""Features over gaps and changes of the contract, against the definition in gpu/MATH.md, section 7, as gaps.py has it; and the golden file that the C tests
+read is what gaps.py makes."""
 import subprocess
 
 import pytest
 
+import gaps
+from gaps import TICK, bars, expected
 from tools import FEATURES, LIMIT_S
-
-NS = 10**9
-TICK = 0.25
-
-
-def bars(n, seed, gaps, start=100.0, jump=30.0):
-    """Minute bars; before each bar of `gaps` (number: seconds) time and price jump."""
-    r, out, t, c = random.Random(seed), [], 1_704_186_000, start
-    for i in range(n):
-        t += gaps.get(i, 60)
-        o = c + (r.choice([-1, 1]) * jump if i in gaps else r.choice([0, 0, 0.25]))
-        c = o + r.choice([-0.5, -0.25, 0, 0.25, 0.5])
-        out.append((t, o, max(o, c) + r.choice([0, 0.25]), min(o, c) - r.choice([0, 0.25]), c, r.randrange(50)))
-    return out
 
 
 def measured(tmp_path, data, max_gap, rolls=()):
@@ -32,97 +18,6 @@ def measured(tmp_path, data, max_gap, rolls=()):
             f.write(",".join(map(repr, b)) + f",ES{symbol % 3}\n")
     got = subprocess.run([FEATURES, path, str(TICK), str(max_gap)], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     return [[float(x) for x in line.split(",")] for line in got.stdout.splitlines()]
-
-
-def clamp(x):
-    return max(-5.0, min(5.0, x))
-
-
-def mean(x):
-    return math.fsum(x) / len(x)
-
-
-def std(x):
-    m = mean(x)
-    return math.sqrt(math.fsum((v - m) ** 2 for v in x) / len(x))
-
-
-def expected(data, max_gap, rolls=()):
-    ts, o, h, l, c, v = map(list, zip(*data))
-    T, A = len(ts), [0.0]
-    for t in range(1, T):
-        A.append(A[-1] + (o[t] - c[t - 1] if t in rolls or (max_gap > 0 and ts[t] - ts[t - 1] > max_gap) else 0.0))
-    C, H, L = ([x - a for x, a in zip(s, A)] for s in (c, h, l))
-
-    def ret(t, k):
-        if t < k:
-            return 0.0
-        p = c[t - k] + (A[t] - A[t - k])
-        return math.log(c[t] / p) if p > 0 and c[t] > 0 else (c[t] - p) / max(abs(p), TICK)
-
-    r1 = [ret(t, 1) for t in range(T)]
-
-    def sigma(t, half):
-        if t == 0:
-            return 1e-8
-        w = [2.0 ** (-(t - i) / half) for i in range(1, t + 1)]
-        return max(math.sqrt(math.fsum(a * r1[i + 1] ** 2 for i, a in enumerate(w)) / math.fsum(w)), 1e-8)
-
-    def ema(x, span):
-        e = x[0]
-        out = [e]
-        for y in x[1:]:
-            e += 2 / (span + 1) * (y - e)
-            out.append(e)
-        return out
-
-    emas = {n: ema(C, n) for n in (8, 21, 55, 144, 12, 26)}
-    s60 = [sigma(t, 60) for t in range(T)]
-    scale = [max(abs(c[t]), TICK) * s60[t] for t in range(T)]
-    macd = [clamp((emas[12][t] - emas[26][t]) / scale[t]) for t in range(T)]
-    signal = ema(macd, 9)
-    logv = [math.log(1 + x) for x in v]
-
-    def z(t, n):
-        w = logv[max(0, t - n + 1):t + 1]
-        return (logv[t] - mean(w)) / std(w) if std(w) >= 1e-6 else 0.0
-
-    z144 = [clamp(z(t, 144)) for t in range(T)]
-    signed = ema([((r > 0) - (r < 0)) * x for r, x in zip(r1, z144)], 21)
-    rsi = {}
-    for n in (7, 14, 28):
-        g = s = 0.0
-        rsi[n] = [0.0]
-        for t in range(1, T):
-            d = c[t] - (c[t - 1] + (A[t] - A[t - 1]))
-            g += (max(d, 0) - g) / min(t, n)
-            s += (max(-d, 0) - s) / min(t, n)
-            rsi[n].append((g - s) / (g + s) if g + s > 0 else 0.0)
-    rows = []
-    for t in range(T):
-        f = [ret(t, k) / (s60[t] * math.sqrt(k)) for k in (1, 2, 3, 5, 8, 13, 21, 34, 55)]
-        f.append(math.log(s60[t] / sigma(t, 600)))
-        f += [(h[t] - l[t]) / scale[t], (c[t] - o[t]) / scale[t], (2 * c[t] - h[t] - l[t]) / (h[t] - l[t]) if h[t] > l[t] else 0.0]
-        f += [(C[t] - emas[n][t]) / (scale[t] * math.sqrt(n)) for n in (8, 21, 55, 144)]
-        f += [macd[t], signal[t], macd[t] - signal[t]]
-        f += [rsi[n][t] for n in (7, 14, 28)]
-        for n in (14, 55, 144):
-            hi, lo = max(H[max(0, t - n + 1):t + 1]), min(L[max(0, t - n + 1):t + 1])
-            f.append(2 * (C[t] - lo) / (hi - lo) - 1 if hi > lo else 0.0)
-        f += [sigma(t, 8) / s60[t] - 1, s60[t] / sigma(t, 240) - 1, z144[t], z(t, 21), signed[t]]
-        w = r1[max(1, t - 143):t + 1]
-        if len(w) < 3 or std(w) < 1e-8:
-            f += [0.0, 0.0]
-        else:
-            y = [x - mean(w) for x in w]
-            f += [math.fsum(a * b for a, b in zip(y, y[1:])) / math.fsum(a * a for a in y), mean([a ** 3 for a in y]) / std(w) ** 3]
-        w = r1[max(1, t - 20):t + 1]
-        f.append(2 * (sum(x < 0 for x in w) / len(w) - 0.5) if w else 0.0)
-        f += [(C[t] - hi) / (scale[t] * 12), (C[t] - lo) / (scale[t] * 12)]
-        day, week = 2 * math.pi * (ts[t] % 86400) / 86400, 2 * math.pi * ((ts[t] // 86400 + 3) % 7) / 7
-        f += [math.sin(day), math.cos(day), math.sin(week), math.cos(week)]
-        rows.append([*map(clamp, f), s60[t]])
-    return rows
 
 
 CASES = {"none": {}, "one": {300: 7200}, "many": {50: 3700, 51: 3700, 200: 90000, 340: 172800, 341: 61, 420: 3601, 480: 3600}}
@@ -171,3 +66,34 @@ def test_a_jump_over_a_gap_is_no_move(tmp_path):
     worst = max(abs(x - y) for a, b in zip(left_out, without) for x, y in zip(a, b))
     assert worst < 5e-3
     assert max(abs(x - y) for a, b in zip(kept, without) for x, y in zip(a, b)) > 1
+
+
+def test_the_golden_file_is_what_the_definition_gives():
+    np = pytest.importorskip("numpy")
+    safetensors = pytest.importorskip("safetensors")
+    tensors, meta = gaps.golden()
+    with safetensors.safe_open(gaps.GOLDEN, "np") as f:
+        assert f.metadata() == meta and set(f.keys()) == set(tensors)
+        for k, v in tensors.items():
+            have, want = f.get_tensor(k), np.array(v, gaps.kind(k))
+            assert have.shape == want.shape and have.dtype == want.dtype, k
+            if have.dtype.kind == "i":
+                assert np.array_equal(have, want), k
+            else:
+                top = np.abs(want).max(axis=0)
+                assert (np.abs(have - want) <= (1e-6 if have.dtype.itemsize == 4 else 1e-11) * np.maximum(top, 1e-30)).all(), k
+
+
+def test_the_golden_rollouts_meet_what_they_are_for():
+    """Rolls of both sides, with and without an order; lapsed orders; exits of every kind."""
+    tensors, _ = gaps.golden()
+    seen = {}
+    for name in gaps.ROLLOUTS:
+        col = {k: [r[i] for r in tensors[f"{name}.real"]] for i, k in enumerate(gaps.COLUMNS)}
+        seen[name] = {"long": sum(x > 0 for x in col["roll"]), "short": sum(x < 0 for x in col["roll"]),
+                      "rolled and filled": sum(a != 0 and b != 0 for a, b in zip(col["roll"], col["fill"])),
+                      "exits": {f[0] for f in tensors[f"{name}.flag"]}, "fills": sum(x != 0 for x in col["fill"])}
+    assert seen["both"]["long"] and seen["both"]["short"] and seen["rolls"]["long"] and seen["rolls"]["short"], seen
+    assert any(s["rolled and filled"] for s in seen.values()), seen
+    assert set.union(*(s["exits"] for s in seen.values())) == set(range(5)), seen
+    assert not seen["gaps"]["long"] and not seen["gaps"]["short"] and all(s["fills"] > 50 for s in seen.values()), seen

@@ -291,13 +291,132 @@ static void features_leave_gaps_out_where_asked(void **state)
 	market_unref(first);
 }
 
+/* ---------------------------------------------------------------- golden values (tests/data/gaps.py) */
+
+static void golden_features(void **state)
+{
+	static const struct { const char *name; int gaps, rolls; } kind[] = {{"plain", 0, 0}, {"gaps", 1, 0}, {"rolls", 0, 1}, {"both", 1, 1}};
+	struct st_file *f = golden_open("gaps");
+	int64_t n, rolls;
+	const int64_t *roll = golden_i64(f, "roll", &rolls);
+	struct bars b;
+
+	bars_golden(&b, f, "");
+	n = b.view.bars;
+	for (size_t i = 0; i < sizeof kind / sizeof *kind; i++) {
+		double *out = malloc((size_t)n * (FH_MARKET_FEATURES + 1) * 8), *sigma = out + n * FH_MARKET_FEATURES;
+		struct market_steps s = {kind[i].gaps ? golden_real(f, "max_gap") : 0, kind[i].rolls ? roll : NULL, kind[i].rolls ? rolls : 0};
+		char name[32], what[64];
+
+		market_features_steps64(&b.view, golden_real(f, "tick"), &s, out, sigma);
+		snprintf(name, sizeof name, "%s.feature", kind[i].name);
+		for (int c = 0; c < FH_MARKET_FEATURES; c++) {
+			snprintf(what, sizeof what, "%s, column %d", kind[i].name, c);
+			assert_within(column_error(out, golden_f64(f, name, NULL), n, FH_MARKET_FEATURES, c), 1e-9, what);
+		}
+		snprintf(name, sizeof name, "%s.sigma", kind[i].name);
+		assert_within(column_error(sigma, golden_f64(f, name, NULL), n, 1, 0), 1e-12, name);
+		free(out);
+	}
+	bars_free(&b);
+	st_close(f);
+}
+
+static double golden_setting(const struct st_file *f, const char *name, const char *key)
+{
+	char full[64];
+
+	snprintf(full, sizeof full, "%s.%s", name, key);
+	return golden_real(f, full);
+}
+
+static struct env_config golden_config(const struct st_file *f, const char *n)
+{
+	return (struct env_config){
+		.tick = golden_setting(f, n, "tick"), .multiplier = golden_setting(f, n, "multiplier"), .half_spread = golden_setting(f, n, "half_spread"),
+		.fee = golden_setting(f, n, "fee"), .max_position = golden_setting(f, n, "max_position"), .lot = golden_setting(f, n, "lot"),
+		.initial_cash = golden_setting(f, n, "initial_cash"), .reward_scale = golden_setting(f, n, "reward_scale"),
+		.pt = golden_setting(f, n, "pt"), .sl = golden_setting(f, n, "sl"), .ruin_fraction = golden_setting(f, n, "ruin_fraction"),
+		.episode_length = (int32_t)golden_setting(f, n, "episode_length"), .horizon = (int32_t)golden_setting(f, n, "horizon"),
+		.max_gap = golden_setting(f, n, "max_gap"), .roll_on = (int32_t)golden_setting(f, n, "roll_on"),
+	};
+}
+
+enum { GOLDEN_REALS = 12, GOLDEN_FLAGS = 3 };
+
+static const void *of(const struct st_file *f, const char *name, const char *what, enum st_dtype dtype, int64_t *n)
+{
+	char full[64];
+
+	snprintf(full, sizeof full, "%s.%s", name, what);
+	return golden_data(f, full, dtype, n);
+}
+
+/* One episode over rolls and gaps: prices, money and portfolio features in F64, flags exactly. */
+static void golden_rollout(const struct st_file *f, const struct bars *b, const char *name)
+{
+	struct env_config c = golden_config(f, name);
+	int64_t n, rolls;
+	const int64_t *roll = golden_i64(f, "roll", &rolls);
+	const float *sigma = of(f, name, "sigma32", ST_F32, NULL);
+	const int32_t *action = of(f, name, "action", ST_I32, &n), *flag = of(f, name, "flag", ST_I32, NULL);
+	const double *real = of(f, name, "real", ST_F64, NULL), *portfolio = of(f, name, "portfolio", ST_F64, NULL);
+	int32_t last = (int32_t)b->view.bars - 1;
+	double *out = malloc((size_t)(n /= 3) * (GOLDEN_REALS + ENV_FEATURES) * 8), *seen = out + n * GOLDEN_REALS;
+	struct env_state s;
+	char what[64];
+
+	assert_string_equal(golden_meta(f, "columns"), "roll,roll_out,roll_in,fill,fill_price,exit_fill,exit_price,cash,q,entry,equity,reward");
+	assert_string_equal(golden_meta(f, "flags"), "exit,terminated,truncated");
+	env_start(&s, &c, (int32_t)golden_int(f, "begin"));
+	for (int64_t i = 0; i < n; i++) {
+		int64_t t = s.t, at = t + 1;
+		struct env_bar next = {b->open[at], b->high[at], b->low[at], b->close[at]};
+		struct env_result r;
+		int rolled = 0;
+
+		for (int64_t k = 0; k < rolls; k++)
+			rolled |= roll[k] == at;
+		env_step_over(&s, &c, action + 3 * i, b->close[t], &next, sigma[t], last, 0, env_over(&c, b->ts[t], b->ts[at], rolled), &r);
+		memcpy(out + i * GOLDEN_REALS, (double[GOLDEN_REALS]){r.roll, r.roll_out, r.roll_in, r.fill, r.fill_price, r.exit_fill, r.exit_price,
+		       s.cash, s.q, s.entry, s.equity, r.reward}, GOLDEN_REALS * 8);
+		env_features64(&s, &c, b->close[s.t], sigma[s.t], last - s.t, seen + i * ENV_FEATURES);
+		if (flag[3 * i] != r.exit || flag[3 * i + 1] != r.terminated || flag[3 * i + 2] != r.truncated)
+			fail_msg("%s, step %d: flags %d %d %d, not %d %d %d", name, (int)i, r.exit, r.terminated, r.truncated, flag[3 * i],
+				 flag[3 * i + 1], flag[3 * i + 2]);
+	}
+	assert_int_equal(s.t, last);
+	for (int k = 0; k < GOLDEN_REALS; k++) {
+		snprintf(what, sizeof what, "%s, column %d", name, k);
+		assert_within(column_error(out, real, n, GOLDEN_REALS, k), 1e-9, what);
+	}
+	for (int k = 0; k < ENV_FEATURES; k++) {
+		snprintf(what, sizeof what, "%s, portfolio %d", name, k);
+		assert_within(column_error(seen, portfolio, n, ENV_FEATURES, k), 1e-8, what);
+	}
+	free(out);
+}
+
+static void golden_rollouts(void **state)
+{
+	struct st_file *f = golden_open("gaps");
+	struct bars b;
+
+	bars_golden(&b, f, "");
+	golden_rollout(f, &b, "both");
+	golden_rollout(f, &b, "rolls");
+	golden_rollout(f, &b, "gaps");
+	bars_free(&b);
+	st_close(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_gap_is_longer_than_the_bound), cmocka_unit_test(orders_lapse_and_exits_do_not),
 		cmocka_unit_test(env_step_is_a_step_without_a_gap), cmocka_unit_test(an_evaluation_never_fills_across_a_long_gap),
 		cmocka_unit_test(features_leave_gaps_out_where_asked), cmocka_unit_test(a_position_is_rolled),
-		cmocka_unit_test(a_market_with_rolls),
+		cmocka_unit_test(a_market_with_rolls), cmocka_unit_test(golden_features), cmocka_unit_test(golden_rollouts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
