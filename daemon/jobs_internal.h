@@ -34,7 +34,7 @@ struct job_waiter {
 void *job_need(void *p); /* p; the process ends when there is no memory for a few bytes */
 void job_wait(struct job *j, enum job_wish wish, job_done done, void *ctx);
 
-/* Moves j along the table (the move must be allowed), writes row, event and state sample in one transaction and tells
+/* Moves j along the table (the move must be allowed), writes row and state sample in one transaction and tells
  * `waiters` when it is durable. request_id: of a job that is being accepted. */
 void job_change(struct jobs *js, struct job *j, enum job_event event, struct job_waiter *waiters, const char *reason, ...)
 	__attribute__((format(printf, 5, 6)));

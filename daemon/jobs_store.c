@@ -1,4 +1,4 @@
-/* A job's row, event and state sample on their way to the disk, and those who are told when they are there. */
+/* A job's row and state sample on their way to the disk, and those who are told when they are there. */
 #include "daemon/jobs_internal.h"
 
 #include <assert.h>
@@ -123,9 +123,6 @@ static struct store_txn *begin_row(struct jobs *js, struct job *j)
 
 static void put_state(struct jobs *js, struct store_txn *t, struct job *j)
 {
-	struct store_event e = {j->id, time_now_ns(), (int)j->state, j->reason};
-
-	store_put_event(t, &e);
 	series_state_change(js->daemon->series, t, j->id, (Fh__V1__JobState)j->state, j->reason, (uint64_t)j->step,
 			    (uint64_t)j->epoch, (uint64_t)j->vector_step);
 }

@@ -1,4 +1,4 @@
-/* What must survive: jobs, events, data sets, checkpoints, samples and answered requests, in one SQLite file.
+/* What must survive: jobs, data sets, checkpoints, samples and answered requests, in one SQLite file.
  *
  * Owns the file and one writer thread. The loop builds a transaction (store_begin, store_put_*), hands it over whole
  * (store_commit) and goes on; the callback runs on the loop once the transaction is on the disk (WAL,
@@ -18,12 +18,11 @@ struct fh_status;
 struct store;
 struct store_txn;
 
-#define STORE_SCHEMA 1               /* PRAGMA user_version of files this build writes */
+#define STORE_SCHEMA 2               /* PRAGMA user_version of files this build writes */
 #define STORE_PENDING_MAX 200000     /* transactions handed over and not yet answered */
 #define STORE_GROUP_MAX 512          /* transactions that share one sync */
 #define STORE_BLOB_MAX (1 << 20)     /* bytes of one blob or text */
 #define STORE_REQUESTS_KEPT 20000    /* answered requests remembered for retries */
-#define STORE_EVENTS_KEPT 200        /* events kept of one job */
 #define STORE_BUSY_MS 5000           /* another process holds the file */
 
 /* ---------------------------------------------------------------- life (loop thread) */
@@ -69,7 +68,6 @@ struct store_job {
 	int64_t queue_order;         /* position among equals, smaller first */
 	const char *dataset_hash, *last_checkpoint, *resume_note, *device;
 };
-struct store_event { uint64_t job, time_ns; int state; const char *reason; };
 struct store_dataset { const char *name; const char *hash; uint64_t created_ns; const void *info; size_t info_bytes; /* packed fh.v1.Dataset */ };
 struct store_checkpoint {
 	const char *id;
@@ -97,7 +95,6 @@ int store_load_series(struct store *s, int (*row)(void *arg, const struct store_
 /* Never NULL: out of memory ends the process, as everywhere in the loop. */
 struct store_txn *store_begin(struct store *s);
 void store_put_job(struct store_txn *t, const struct store_job *j);       /* insert or replace the row of j->id */
-void store_put_event(struct store_txn *t, const struct store_event *e);   /* the oldest beyond STORE_EVENTS_KEPT go */
 void store_put_dataset(struct store_txn *t, const struct store_dataset *d);
 void store_drop_dataset(struct store_txn *t, const char *name);
 void store_put_checkpoint(struct store_txn *t, const struct store_checkpoint *c);

@@ -85,12 +85,6 @@ void store_put_job(struct store_txn *t, const struct store_job *j)
 	    j->device);
 }
 
-void store_put_event(struct store_txn *t, const struct store_event *e)
-{
-	put(t, STMT_PUT_EVENT, "iiit", e->job, e->time_ns, (uint64_t)e->state, e->reason);
-	put(t, STMT_TRIM_EVENTS, "ii", e->job, (uint64_t)STORE_EVENTS_KEPT);
-}
-
 void store_put_dataset(struct store_txn *t, const struct store_dataset *d)
 {
 	put(t, STMT_PUT_DATASET, "ttib", d->name, d->hash, d->created_ns, d->info, d->info_bytes);

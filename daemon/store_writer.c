@@ -18,9 +18,6 @@ static const char *const store_sql[STMT_COUNT] = {
 		" labels=?9, request_id=?10, created_ns=?11, started_ns=?12, ended_ns=?13, step=?14, planned_steps=?15, epoch=?16,"
 		" vector_step=?17, interruptions=?18, queue_order=?19, dataset_hash=?20, last_checkpoint=?21, resume_note=?22,"
 		" device=?23",
-	[STMT_PUT_EVENT] = "INSERT INTO events(job, time_ns, state, reason) VALUES(?1,?2,?3,?4)",
-	[STMT_TRIM_EVENTS] = "DELETE FROM events WHERE job=?1 AND n <="
-			     " (SELECT n FROM events WHERE job=?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)",
 	[STMT_PUT_DATASET] = "INSERT INTO datasets VALUES(?1,?2,?3,?4)"
 			     " ON CONFLICT(name) DO UPDATE SET hash=?2, created_ns=?3, info=?4",
 	[STMT_DROP_DATASET] = "DELETE FROM datasets WHERE name=?1",
