@@ -58,6 +58,24 @@ def latency(d, args):
     row("  trainers made / reused / evicted", " / ".join(str(info.get(f"trainers_{k}", 0)) for k in ("made", "reused", "evicted")))
 
 
+def steps(d, args):
+    """The training itself, as it runs inside the daemon: a learn step alone (one collection in 64 learn steps), with a collection each,
+    and a whole epoch of 300 learn steps with a validation of about 20,000 bars."""
+    d.ctl("dataset", "synth", "--kind", "momentum", "--bars", "134000", "--name", "long")
+    epoch = ["data.dataset=long", "run.epochs=100000", "run.steps_per_epoch=300", "run.validate_every=300"]
+    for what, sets, unit, per, must in (
+            ("learn step, reports every 100 steps", ["learn.steps_per_collect=64"], "us", 1e6, "<= 60 us (aim 25)"),
+            ("learn step with a collection of 32 environments", [], "us", 1e6, ""),
+            ("epoch: 300 learn steps, collections, validation", epoch, "ms", 300 * 1e3, "<= 60 ms (aim 20)")):
+        name = f"steps-{len(rows)}"
+        d.start_job(name, *REPORTS, *sets)
+        d.first_step(name)
+        time.sleep(0.3)
+        took = [per / rate(d, name, args.window) for _ in range(3)]
+        row(what, spread(took, f" {unit}"), must, statistics.median(took) <= 60 if must and args.device == "cuda" else None)
+        d.stop_job(name)
+
+
 def stopping(d, args):
     """From the request to the durable answer, as the command sees it; and what a worker uses that only waits."""
     took = []
@@ -220,7 +238,7 @@ def slots(build, args):
             total >= 3 * alone if args.device == "cuda" else None)
 
 
-PARTS = {"latency": latency, "stop": stopping, "reports": reports, "polls": polls, "cycles": cycles, "plan": plan}
+PARTS = {"latency": latency, "steps": steps, "stop": stopping, "reports": reports, "polls": polls, "cycles": cycles, "plan": plan}
 
 
 def main():
