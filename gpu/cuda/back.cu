@@ -325,7 +325,7 @@ template <typename Team> size_t shared_bytes(const struct back_args *x)
 	return ((size_t)Team::STAGES * Team::STAGE + (size_t)Team::ROWS * (x->row[0] + x->row[1])) * sizeof(bf16);
 }
 
-typedef team<1, 1, 64, 4> few;
+typedef team<1, 1, 64, 3> few;
 typedef team<2, 1, 64, 3> some;
 typedef team<2, 2, 32, 4> many;
 typedef team<2, 2, 32, 3> many_tight;
