@@ -4,7 +4,8 @@
 import.py [--bars N] [--folder DIR] [--daemon]: makes the files when they are missing, runs each reader in a process of its own, in turns,
 and prints seconds, seconds of processor and peak memory. --daemon also runs the whole `fhctl dataset import` into a daemon of its own, features
 included. Exit status 1 when a promise does not hold: CSV 3 times as fast as pandas and under 12 s, DBN at least as fast as databento-dbn and
-under 3 s (both scaled to the number of bars), memory below 3 times the bars. What that counts: a bar is 48 bytes (time and five numbers), so
+under 3 s (both scaled to the number of bars, for the reader and for the whole), memory below 3 times the bars. How many times as fast is said in seconds and
+judged in seconds of processor, where other programs on the machine count less. What memory counts: a bar is 48 bytes (time and five numbers), so
 the reader by itself stays under 3 x 48; with its 40 features and sigma it is 212, and client and daemon together, at their peaks, stay under
 3 x 212: resident features alone are more than 3 x 48, whatever one does."""
 import argparse
@@ -78,7 +79,8 @@ def run(argv, want):
 
 
 def best(argv, want, times):
-    return min((run(argv, want) for _ in range(times)), key=lambda x: x[0])
+    runs = [run(argv, want) for _ in range(times)]
+    return tuple(min(r[i] for r in runs) for i in range(2)) + (max(r[2] for r in runs),)
 
 
 def with_daemon(folder, path, name, n):
@@ -136,19 +138,25 @@ def main():
     wholes = []
     if a.daemon:
         for kind, path in (("csv", csv), ("dbn", dbn)):
-            s, processor, client, daemon = with_daemon(a.folder, path, kind, a.bars)
+            runs = [with_daemon(a.folder, path, kind, a.bars) for _ in range(a.times)]
+            s, processor, client, daemon = (*(min(r[i] for r in runs) for i in range(2)), *(max(r[i] for r in runs) for i in (2, 3)))
+            rows[f"{kind}: whole import"] = (s, processor, 0)
             whole = a.bars * (BAR_BYTES + FEATURE_BYTES)
             wholes.append((client + daemon) / whole)
             print(f"{kind}: whole import         {s:7.2f} s  {processor:7.2f} s processor  client {client / 2**20:.0f} MiB, daemon {daemon / 2**20:.0f} MiB = "
                   f"{(client + daemon) / whole:.2f} x the bars and features", flush=True)
-    pandas, databento = rows["csv: pandas.read_csv"][0] / rows["csv: fhctl's reader"][0], rows["dbn: databento-dbn"][0] / rows["dbn: fhctl's reader"][0]
+    times = {}
+    for kind, other, least in (("csv", "pandas.read_csv", 3), ("dbn", "databento-dbn", 1)):
+        theirs, ours = rows[f"{kind}: {other}"], rows[f"{kind}: fhctl's reader"]
+        times[other] = theirs[1] / ours[1] / least
+        print(f"{kind}: {theirs[0] / ours[0]:.1f} x {other} in seconds, {theirs[1] / ours[1]:.1f} x in processor (promised {least})")
     memory = max(rows[k][2] for k in rows if "fhctl" in k) / (a.bars * BAR_BYTES)
-    print(f"{pandas:.1f} x pandas (promised 3), {databento:.1f} x databento-dbn (promised 1), {memory:.2f} x the bars in memory (promised 3)")
-    limit = {"csv: fhctl's reader": 12, "dbn: fhctl's reader": 3}
+    print(f"{memory:.2f} x the bars in memory (promised 3)")
+    limit = {k: 12 if k.startswith("csv") else 3 for k in rows if "fhctl" in k or "whole" in k}
     slow = [k for k, s in limit.items() if rows[k][0] > s * a.bars / 10_000_000]
     for k in slow:
         print(f"{k}: {rows[k][0]:.2f} s, promised {limit[k] * a.bars / 10_000_000:g}")
-    return 0 if pandas >= 3 and databento >= 1 and memory < 3 and all(w < 3 for w in wholes) and not slow else 1
+    return 0 if min(times.values()) >= 1 and memory < 3 and all(w < 3 for w in wholes) and not slow else 1
 
 
 if __name__ == "__main__":
