@@ -290,8 +290,9 @@ __device__ __forceinline__ void keep_rows(const struct mlp_args &x, const struct
 
 /* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head, `eights` of them in use. Weights
  * are read one pair of eights ahead. */
-template <int PAIRS> __device__ __forceinline__ void multiply_all(float (&acc)[2 * PAIRS][4], const bf16 *a, const bf16 *b, int eights)
+template <int MOST> __device__ __forceinline__ void multiply_all(float (&acc)[MOST][4], const bf16 *a, const bf16 *b, int eights)
 {
+	enum { PAIRS = (MOST + 1) / 2 };
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
 		unsigned fa[4], fb[2][4];
@@ -304,7 +305,8 @@ template <int PAIRS> __device__ __forceinline__ void multiply_all(float (&acc)[2
 				if (j + 1 < PAIRS)
 					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * LDB + k);
 				ptx_mma_bf16(acc[2 * j], fa, fb[j & 1][0], fb[j & 1][1]);
-				ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
+				if (2 * j + 1 < MOST)
+					ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
 			}
 	}
 }
@@ -326,12 +328,12 @@ template <int J> __device__ __forceinline__ void add_bias(float (*acc)[4], const
 	}
 }
 
-/* Greedy action of a branch for the row whose numbers the four lanes of a quad hold in v and adv [2 half, 2 half + 1]: of
- * eight atoms 8 j .. this lane has 2 t and 2 t + 1; v points at the first of them. The sums are added up as head_greedy() does, where lane l of a warp has
+/* Greedy action of a branch for the row whose numbers the four lanes of a quad hold in v and the first two of adv: of eight
+ * atoms 8 j .. this lane has 2 t and 2 t + 1; v points at the first of them. The sums are added up as head_greedy() does, where lane l of a warp has
  * atoms l and l + 32 and halves meet at distance 16, 8, 4, 2, 1: those are j + 4, then j + 2, j + 1, lane t + 2, t + 1,
  * the two atoms of a lane. */
 template <int J>
-__device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int half, int actions, int atoms, struct head_support s)
+__device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int actions, int atoms, struct head_support s)
 {
 	/* No number of atoms has that bit, which the compiler cannot know: else it works out what follows from t alone before the
 	 * loop over the branches, and runs out of registers. */
@@ -348,7 +350,7 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int h
 #pragma unroll
 			for (int a = 0; a < PICKS; a++)
 				if (a < actions)
-					sum += adv[a * J + j][half * 2 + c];
+					sum += adv[a * J + j][c];
 			base[j][c] = fmaf(-sum, share, v[j * 8 + c]);
 		}
 #pragma unroll
@@ -360,14 +362,14 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int h
 		for (int j = 0; j < J; j++)
 #pragma unroll
 			for (int c = 0; c < 2; c++)
-				top = j * 8 + t + c < atoms ? fmaxf(top, base[j][c] + adv[a * J + j][half * 2 + c]) : top;
+				top = j * 8 + t + c < atoms ? fmaxf(top, base[j][c] + adv[a * J + j][c]) : top;
 		const float shift = head_shift(head_maximum<4>(top));
 #pragma unroll
 		for (int j = 0; j < J; j++)
 #pragma unroll
 			for (int c = 0; c < 2; c++) {
 				const int i = j * 8 + t + c;
-				const float e = i < atoms ? head_exp(base[j][c] + adv[a * J + j][half * 2 + c], shift) : 0.f;
+				const float e = i < atoms ? head_exp(base[j][c] + adv[a * J + j][c], shift) : 0.f;
 
 				sum[c][j & 3] += e;
 				z[c][j & 3] = fmaf(e, head_value(s, i), z[c][j & 3]);
@@ -478,7 +480,6 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 			}
 		}
 		if constexpr (J > 0) {
-			enum { PAIRS = (PICKS * J + 1) / 2 };
 			const struct head_support s = head_support_of(&x.clock[z], x.atoms);
 			const bool mine = warp < 2 * MI;
 			/* V of this lane's rows and atoms, where the value head's hidden columns were */
@@ -487,7 +488,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 #pragma unroll 1
 			for (int h = 0; h <= x.branches; h++) {
 				const struct mlp_head &q = x.head[h];
-				float acc[2 * PAIRS][4] = {};
+				float acc[PICKS * J][4] = {};
 				const bf16 *a = act + (warp * 16 + (lane & 15)) * x.ld + q.a + (lane >> 4) * 8;
 
 #pragma unroll 1
@@ -503,7 +504,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 							mine_bias[i] = bias[q.bias + action * x.atoms + atom];
 					}
 					if (mine)
-						multiply_all<PAIRS>(acc, a + k, b, q.actions * J);
+						multiply_all<PICKS * J>(acc, a + k, b, q.actions * J);
 					if (k == 0) {
 						shared_bias[threadIdx.x] = mine_bias[0];
 						if (threadIdx.x + THREADS < PICKS * J * 8)
@@ -525,13 +526,15 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 					}
 					continue;
 				}
-#pragma unroll
-				for (int half = 0; half < 2; half++) {
-					const int row = warp * 16 + half * 8 + lane / 4;
-					const int best = pick<J>(v + half * 4 * x.ld, acc, half, q.actions, x.atoms, s);
+#pragma unroll 1
+				for (int half = 0; half < 2; half++) { /* not unrolled: code that runs once is slow, and two at a time run out of registers */
+					const int row = warp * 16 + half * 8 + lane / 4, best = pick<J>(v + half * 4 * x.ld, acc, q.actions, x.atoms, s);
 
 					if ((lane & 3) == 0 && row < valid)
 						((int32_t *)((char *)x.action + z * x.action_trial))[(size_t)(p.row + first + row) * x.branches + h - 1] = best;
+#pragma unroll
+					for (int j = 0; j < PICKS * J; j++)
+						acc[j][0] = acc[j][2], acc[j][1] = acc[j][3];
 				}
 			}
 		}
