@@ -97,6 +97,10 @@ fi
 make_venv
 if [ "$what" = test ]; then
 	install_python
+	# Parquet is optional, and so are its tests: counted as skipped where the package cannot be had.
+	"$venv/bin/python" -c 'import pyarrow' 2>/dev/null ||
+		timeout 180 "$venv/bin/pip" install -q --disable-pip-version-check --only-binary=:all: --retries 1 'pyarrow>=14' >/dev/null 2>&1 ||
+		printf 'deps: pyarrow cannot be had here: no tests of Parquet\n' >&2
 	# One of the learning proofs uses them; without them it is counted as skipped.
 	tests/demo_data.sh build/data/EURUSD_1H.csv || printf 'deps: no package index answers: no real bars for the learning proofs\n' >&2
 fi
