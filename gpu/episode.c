@@ -80,9 +80,10 @@ static uint8_t guess_of(const int32_t *action)
 /* Which of a bar's guesses: what a network says of a bar hangs on the position more than on anything else it is told of itself. */
 static int side_of(const struct env_state *s, const struct env_config *c)
 {
-	double x = 0.5 * EVAL_GUESS_SIDES + (EVAL_GUESS_SIDES / 2) * s->q / c->max_position;
+	const int flat = EVAL_GUESS_SIDES / 2;
+	double x = flat + 0.5 + flat * s->q / c->max_position;
 
-	return x < 0.0 ? 0 : x >= EVAL_GUESS_SIDES ? EVAL_GUESS_SIDES - 1 : (int)x;
+	return x >= 0.0 && x < EVAL_GUESS_SIDES ? (int)x : x < 0.0 ? 0 : EVAL_GUESS_SIDES - 1;
 }
 
 /* Of the position as it is, else of the nearest one that anything is known of; nothing known: the action before goes on. */
