@@ -32,7 +32,11 @@ struct device_memory {
 };
 
 /* What one trainer really holds. */
-struct exec_usage { size_t arena, graph_bytes, pinned; int graphs; };
+struct exec_usage {
+	size_t arena, graph_bytes, pinned;
+	int graphs;
+	uint64_t captures; /* graphs captured so far, those that are gone included */
+};
 
 /* What one trainer owns on a backend. `tensor` pointers are resolved once, at creation, and never change: captured
  * graphs hold them. The backend extends it with private state behind `priv`. */

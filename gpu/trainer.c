@@ -15,10 +15,11 @@
 
 #define WARM_AT_ONCE 8      /* vector steps between two looks at the clock (and at the budget) */
 #define CHUNKS_AT_ONCE 4
+#define STEPS_AT_ONCE 64    /* learn steps of one long chunk that a device gets at once; a power of two */
 #define LONG_NS 10000000    /* what is given to a device at once takes less, or stop and pause would wait for it */
 #define SHORT_NS 2000000    /* less than this, and several chunks go at once */
 #define PACE_FILL 4         /* calls that may only fill the device's queue and say nothing about its pace */
-#define CLOCK_EVERY 64      /* learn steps between two looks at the clock: how late divergence is noticed */
+#define CLOCK_EVERY 64      /* learn steps between two looks at the clock: how late divergence is noticed, give or take a launch */
 
 int64_t monotonic_ns(void)
 {
@@ -215,7 +216,7 @@ int trainer_install(struct trainer *t, const struct job_start *start, struct mar
 	t->checkpoint_due = t->diverged = 0;
 	t->began_at = t->first_step_ns = 0;
 	t->chunks_at_once = 1;
-	t->steps_at_once = t->backend->kind == FH_DEVICE_HOST ? 1 : t->schedule.chunk[t->schedule.runs - 1].count;
+	t->steps_at_once = t->backend->kind == FH_DEVICE_HOST ? 1 : STEPS_AT_ONCE;
 	rc = zero_fresh(t, keep_weights, keep_replay, st);
 	return rc ? rc : t->plan.program->begin(t->x, &t->spec, t->split, weights_from, replay_from, st);
 }
@@ -315,7 +316,7 @@ static int multiple(int64_t step, int64_t every)
 /* Learn steps until something is due. */
 static int64_t until_due(const struct trainer *t)
 {
-	const int64_t every[] = {t->spec.run.report_every, t->spec.run.validate_every, t->spec.run.checkpoint_every, CLOCK_EVERY};
+	const int64_t every[] = {t->spec.run.report_every, t->spec.run.validate_every, t->spec.run.checkpoint_every};
 	int64_t left = t->planned - t->at.step;
 
 	for (unsigned i = 0; i < sizeof every / sizeof every[0]; i++)
@@ -341,13 +342,20 @@ static int run_warm(struct trainer *t, struct fh_status *st)
 }
 
 /* A call to the backend returns when the one two before it is done (on the host: when it is done itself), so the time
- * between two returns is what one takes. One chunk at a time at first, several when they are short; a chunk that is long
- * (large batches, many trials, many learn steps) is cut. None of this changes what is computed. */
+ * between two returns is what one takes, but for calls that had something to capture. One chunk at a time at first, several
+ * when they are short; a chunk that is long (large batches, many trials, many learn steps) is cut. None of this changes what
+ * is computed. */
 static void pace(struct trainer *t, int64_t steps)
 {
 	int64_t now = monotonic_ns(), took = now - t->paced_ns;
+	struct exec_usage used;
 
+	t->backend->usage(t->x, &used);
 	t->paced_ns = now;
+	if (used.captures != t->captures) {
+		t->captures = used.captures;
+		pace_reset(t);
+	}
 	if (++t->paced < PACE_FILL)
 		return;
 	t->slow = took > LONG_NS ? t->slow + 1 : 0;
@@ -360,18 +368,32 @@ static void pace(struct trainer *t, int64_t steps)
 	}
 }
 
-/* One chunk, or what a boundary leaves of it: learn steps at multiples of a chunk's length begin with its other runs. A
- * device gets several whole chunks at once when nothing is due in between, for one launch costs it what several do. */
+/* How many of `n` learn steps go at once: as many as a whole chunk has, or a power of two. A device captures every list of
+ * runs that it sees, so it must not see a list of its own for every distance between two boundaries. */
+static int64_t steps_at_once(const struct trainer *t, int64_t whole, int64_t n)
+{
+	int64_t power = 1;
+
+	n = n < t->steps_at_once ? n : t->steps_at_once;
+	if (n == whole)
+		return n;
+	while (2 * power <= n)
+		power *= 2;
+	return power;
+}
+
+/* One chunk, or a part of it: learn steps at multiples of a chunk's length begin with its other runs. A device gets several
+ * whole chunks at once when nothing is due in between, for one launch costs it what several do. */
 static int run_chunk(struct trainer *t, struct fh_status *st)
 {
 	struct run run[CHUNK_RUN_MAX * CHUNKS_AT_ONCE];
-	int last = t->schedule.runs - 1, whole = t->schedule.chunk[last].count, first, chunks, rc;
-	int64_t within = t->at.step % whole, left = until_due(t), steps = whole - within < left ? whole - within : left;
+	int last = t->schedule.runs - 1, whole = t->schedule.chunk[last].count, first, chunks = 1, rc;
+	int64_t within = t->at.step % whole, left = until_due(t), steps;
 
 	first = within == 0 ? 0 : last;
-	chunks = within == 0 && left / whole > 1 ? (int)(left / whole) : 1;
-	chunks = chunks < t->chunks_at_once ? chunks : t->chunks_at_once;
-	steps = chunks > 1 || steps < t->steps_at_once ? steps : t->steps_at_once;
+	steps = steps_at_once(t, whole, whole - within < left ? whole - within : left);
+	if (steps == whole && left / whole >= t->chunks_at_once)
+		chunks = t->chunks_at_once;
 	for (int i = 0; i < chunks; i++)
 		memcpy(run + i * t->schedule.runs, t->schedule.chunk, sizeof *run * (size_t)t->schedule.runs);
 	run[chunks * t->schedule.runs - 1].count = (int)steps;

@@ -55,6 +55,7 @@ struct trainer {
 	int chunks_at_once;
 	int64_t steps_at_once;
 	int paced, slow;                      /* calls in a row, and long ones among the last */
+	uint64_t captures;                    /* of the backend, as last seen */
 	int64_t paced_ns;                     /* when the last one returned */
 
 	struct evaluation *evaluation;        /* in progress, else NULL */

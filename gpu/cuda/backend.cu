@@ -195,6 +195,7 @@ static void cuda_usage(const struct exec *x, struct exec_usage *out)
 	out->pinned = u->pinned;
 	out->graph_bytes = __atomic_load_n(&u->graph_bytes, __ATOMIC_RELAXED);
 	out->graphs = __atomic_load_n(&u->graphs, __ATOMIC_RELAXED);
+	out->captures = __atomic_load_n(&u->captures, __ATOMIC_RELAXED);
 }
 
 /* ---------------------------------------------------------------- copies */
@@ -367,6 +368,7 @@ static int graph_of(struct cuda_exec *c, const struct run *run, int runs, cudaGr
 	memcpy(g->run, run, sizeof *run * (size_t)runs);
 	g->runs = runs;
 	c->graphs++;
+	__atomic_add_fetch(&c->used.captures, 1, __ATOMIC_RELAXED);
 	count_graphs(c, g->bytes, 0);
 	*out = g->exec;
 	return 0;

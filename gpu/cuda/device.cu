@@ -171,7 +171,8 @@ int cuda_device_open(struct cuda_state *s, int device, struct fh_status *st)
 		(void)cudaGetLastError();
 	looked = pci[0] && cuda_nvml_look(pci, &before);
 	CUDA_TRY(cudaSetDevice(device));
-	CUDA_TRY(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync));
+	if (cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess)
+		(void)cudaGetLastError(); /* a runtime that wants it earlier: then waits spin, and all else holds */
 	CUDA_TRY(cudaFree(NULL));
 	s->graph_typical = GRAPHS_GUESS;
 	rc = describe(s, device, &before, st);

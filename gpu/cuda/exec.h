@@ -24,7 +24,7 @@ extern "C" {
 int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
 
 #define CUDA_SLOTS 8
-#define CUDA_GRAPHS 16
+#define CUDA_GRAPHS 32 /* more than the lists of runs that a trainer makes of one schedule, see steps_at_once() in trainer.c */
 #define CUDA_RUNS 8
 
 struct cuda_slot { void *h; size_t bytes; cudaEvent_t done; uint64_t tag; };

@@ -42,6 +42,79 @@ static void test_warm_up_and_schedule(void **state)
 	market_unref(m);
 }
 
+/* A device as the trainer sees one: lists of runs are counted as if each were captured, work is done by the host. */
+static struct { struct run list[256][16]; int runs[256], lists, longest; } seen;
+
+static int seen_run(struct exec *x, const struct run *run, int runs, struct fh_status *st)
+{
+	int steps = 0, i = 0;
+
+	for (int k = 0; k < runs; k++)
+		steps += run[k].phase == DQN_PHASE_LEARN ? run[k].count : 0;
+	seen.longest = steps > seen.longest ? steps : seen.longest;
+	while (i < seen.lists && (seen.runs[i] != runs || memcmp(seen.list[i], run, sizeof *run * (size_t)runs) != 0))
+		i++;
+	assert_true(i < 256 && runs <= 8);
+	if (i == seen.lists) {
+		memcpy(seen.list[i], run, sizeof *run * (size_t)runs);
+		seen.runs[seen.lists++] = runs;
+	}
+	return backend_host()->run(x, run, runs, st);
+}
+
+static void seen_usage(const struct exec *x, struct exec_usage *out)
+{
+	backend_host()->usage(x, out);
+	out->captures = (uint64_t)seen.lists;
+}
+
+/* Whatever the distance between two boundaries: few different lists, several chunks at once where nothing is due, and the
+ * samples of the host's schedule, which goes step by step. */
+static void test_a_device_gets_few_lists_and_the_same_results(void **state)
+{
+	static const int per_collect[] = {1, 3, 64, 200};
+	struct market *m = the_market();
+
+	for (int i = 0; i < 4; i++) {
+		struct fh_spec s = small_spec();
+		struct samples want = {NULL, 0}, got = {NULL, 0};
+		struct backend device = *backend_host();
+		struct fh_status st = FH_STATUS_INIT;
+		struct trainer *t;
+
+		memset(&seen, 0, sizeof seen);
+		device.kind = FH_DEVICE_CUDA;
+		device.run = seen_run;
+		device.usage = seen_usage;
+		s.learn.steps_per_collect = per_collect[i];
+		s.run.epochs = 2;
+		s.run.steps_per_epoch = 331;
+		s.run.report_every = 37;
+		s.run.validate_every = 0;
+		s.run.checkpoint_every = 0;
+		t = begin_job(&s, m);
+		run_to_end(t, &want);
+		trainer_free(t);
+		s.run.device = FH_DEVICE_CUDA;
+		if (trainer_new(&device, &s, &t, &st) || trainer_begin(t, &s, m, NULL, &st))
+			fail_msg("%s", st.text);
+		run_to_end(t, &got);
+		assert_int_equal(got.n, want.n);
+		assert_true(got.n >= 18);
+		for (int k = 0; k < got.n; k++) {
+			assert_true(got.s[k].step == want.s[k].step && got.s[k].vector_step == want.s[k].vector_step);
+			assert_memory_equal(got.s[k].value, want.s[k].value, sizeof(double) * (size_t)got.s[k].values);
+		}
+		assert_true(seen.lists <= 20);
+		/* 37 is the next report; a slow machine does not come to several chunks at once */
+		assert_true(seen.longest <= (per_collect[i] == 1 ? 4 : per_collect[i] == 3 ? 12 : 32));
+		trainer_free(t);
+		free(want.s);
+		free(got.s);
+	}
+	market_unref(m);
+}
+
 /* With n = 3 the first two vector steps store nothing: the end of the warm-up is found in the clock. */
 static void test_warm_up_with_n_steps(void **state)
 {
@@ -459,7 +532,8 @@ static void test_nobody_polls(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_warm_up_and_schedule), cmocka_unit_test(test_warm_up_with_n_steps),
+		cmocka_unit_test(test_warm_up_and_schedule), cmocka_unit_test(test_a_device_gets_few_lists_and_the_same_results),
+		cmocka_unit_test(test_warm_up_with_n_steps),
 		cmocka_unit_test(test_samples_come_at_their_steps), cmocka_unit_test(test_checkpoints_are_due_at_their_steps),
 		cmocka_unit_test(test_same_seed_same_bits), cmocka_unit_test(test_a_reused_trainer_is_as_good_as_new),
 		cmocka_unit_test(test_a_neighbour_changes_nothing), cmocka_unit_test(test_scratch_is_written_before_it_is_read),
