@@ -79,11 +79,20 @@ int describe(struct cuda_exec *c, int greedy, struct mlp_args *x)
 /* Eights of atoms that the kernel keeps apart by action, 0: too many. */
 int eights_of(int atoms) { return atoms <= 32 ? 4 : atoms <= 56 ? 7 : 0; }
 
-size_t shared_bytes(const struct mlp_args *x, int mi, int eights)
+/* Blocks by rows, and what one takes for its products and between layers, in 1000 clocks of an H200. */
+enum { BLOCKS = 5 };
+const struct { int rows, stages, cost; } block[BLOCKS] = {
+	{shape<1, 4>::ROWS, shape<1, 4>::STAGES, 12}, {shape<2, 4>::ROWS, shape<2, 4>::STAGES, 17}, {shape<2, 8>::ROWS, shape<2, 8>::STAGES, 26},
+	{shape<3, 8>::ROWS, shape<3, 8>::STAGES, 33}, {shape<4, 8>::ROWS, shape<4, 8>::STAGES, 40},
+};
+/* The same for its weights from L2, when every multiprocessor wants them. */
+enum { WEIGHTS_COST = 28 };
+
+size_t shared_bytes(const struct mlp_args *x, int b, int eights)
 {
 	const int size = eights == 7 ? (int)stage<7>::SIZE : eights == 4 ? (int)stage<4>::SIZE : (int)stage<0>::SIZE;
 
-	return ((size_t)mi * 32 * x->ld + STAGES * size) * sizeof(bf16) + size / LDB * sizeof(float);
+	return ((size_t)block[b].rows * x->ld + (size_t)block[b].stages * size) * sizeof(bf16) + size / LDB * sizeof(float);
 }
 
 /* FH_GPU_WIDE as a number, -1: not set. */
@@ -94,73 +103,76 @@ int wide_asked(void)
 	return wide && *wide ? atoi(wide) : -1;
 }
 
-/* Rows of a block in 32s, 0: none fits. In units of 1000 clocks of an H200: a block needs 12 for what lies between layers and
- * 7 a 32 rows, but not less than its weights take from L2, 28 when every multiprocessor wants them. Bits do not depend on it. */
-int rows_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
+long tiles_of(const struct mlp_args *x, int rows)
 {
-	const int asked = wide_asked() / 32;
-	int best = 0, shared = 0, device = c->x.backend->device;
+	long tiles = 0;
+
+	for (int i = 0; i < x->passes; i++)
+		tiles += cuda_tiles(x->pass[i].rows, rows);
+	return tiles * x->trials;
+}
+
+/* Which block, -1: none fits. Bits do not depend on it. */
+int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
+{
+	int best = -1, shared = 0, device = c->x.backend->device;
 	long least = 0;
 
 	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
 		(void)cudaGetLastError(); /* layer by layer, then */
-		return 0;
+		return -1;
 	}
-	for (int mi = eights ? 2 : 1; mi <= 4; mi++) { /* for actions a warp takes 16 rows: 32 would leave most idle */
-		long tiles = 0;
-
-		for (int i = 0; i < x->passes; i++)
-			tiles += cuda_tiles(x->pass[i].rows, mi * 32) * (long)x->trials;
+	for (int b = eights ? 2 : 0; b < BLOCKS; b++) { /* for actions a warp takes 16 rows: fewer than 64 would leave most idle */
+		const long tiles = tiles_of(x, block[b].rows), busy = min(tiles, (long)c->multiprocessors);
 		const long waves = (tiles + c->multiprocessors - 1) / c->multiprocessors;
-		const long busy = tiles < c->multiprocessors ? tiles : c->multiprocessors;
-		const long cost = waves * max(7L * mi + 12, 28 * busy / c->multiprocessors);
+		const long cost = waves * max((long)block[b].cost, WEIGHTS_COST * busy / c->multiprocessors);
 
-		if (shared_bytes(x, mi, eights) > (size_t)shared)
+		if (shared_bytes(x, b, eights) > (size_t)shared)
 			continue;
-		if (mi == asked)
-			return mi;
-		if (!best || cost < least)
-			best = mi, least = cost;
+		if (block[b].rows == wide_asked())
+			return b;
+		if (best < 0 || cost < least)
+			best = b, least = cost;
 	}
 	return best;
 }
 
-template <int MI, int J> int launch(struct cuda_exec *c, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
+template <typename Shape, int J> int launch(struct cuda_exec *c, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
 	const int tiles = x->tiles * x->trials;
 	const dim3 grid(tiles < c->multiprocessors ? tiles : c->multiprocessors);
 	cudaError_t e;
 
-	CUDA_TRY(cudaFuncSetAttribute(k_mlp<MI, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	CUDA_TRY(cudaFuncSetAttribute(k_mlp<Shape, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 	/* For actions it is the first launch of a step: what was in front may have written the weights. */
-	e = J ? cuda_launch_plain(c->stream, k_mlp<MI, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<MI, J>, grid, THREADS, bytes, *x);
+	e = J ? cuda_launch_plain(c->stream, k_mlp<Shape, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<Shape, J>, grid, THREADS, bytes, *x);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
 
-template <int J> int launch_rows(struct cuda_exec *c, int mi, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
+template <int J> int launch_rows(struct cuda_exec *c, int rows, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
-	if constexpr (J == 0)
-		if (mi == 1)
-			return launch<1, J>(c, x, bytes, what, st);
-	return mi == 2 ? launch<2, J>(c, x, bytes, what, st) : mi == 3 ? launch<3, J>(c, x, bytes, what, st) : launch<4, J>(c, x, bytes, what, st);
+	if constexpr (J == 0) {
+		if (rows == 16)
+			return launch<shape<1, 4>, J>(c, x, bytes, what, st);
+		if (rows == 32)
+			return launch<shape<2, 4>, J>(c, x, bytes, what, st);
+	}
+	return rows == 64 ? launch<shape<2, 8>, J>(c, x, bytes, what, st) : rows == 96 ? launch<shape<3, 8>, J>(c, x, bytes, what, st) :
+	       launch<shape<4, 8>, J>(c, x, bytes, what, st);
 }
 
 int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what, struct fh_status *st)
 {
-	const int eights = greedy ? eights_of(x->atoms) : 0, mi = rows_of(c, x, eights);
+	const int eights = greedy ? eights_of(x->atoms) : 0, b = block_of(c, x, eights);
 
-	if (!mi)
+	if (b < 0)
 		return fh_fail(st, FH_INTERNAL, "%s: no tile fits", what); /* mlp_takes() said otherwise */
-	x->tiles = 0;
-	for (int i = 0; i < x->passes; i++) {
-		x->first_tile = x->tiles;
-		x->tiles += cuda_tiles(x->pass[i].rows, mi * 32);
-	}
-	if (x->passes == 1)
-		x->first_tile = x->tiles;
-	const size_t bytes = shared_bytes(x, mi, eights);
-	return eights == 7 ? launch_rows<7>(c, mi, x, bytes, what, st) : eights == 4 ? launch_rows<4>(c, mi, x, bytes, what, st) :
-	       launch_rows<0>(c, mi, x, bytes, what, st);
+	const int rows = block[b].rows;
+	const size_t bytes = shared_bytes(x, b, eights);
+	x->first_tile = cuda_tiles(x->pass[0].rows, rows); /* of the second pass, where there is one */
+	x->tiles = (int)(tiles_of(x, rows) / x->trials);
+	return eights == 7 ? launch_rows<7>(c, rows, x, bytes, what, st) : eights == 4 ? launch_rows<4>(c, rows, x, bytes, what, st) :
+	       launch_rows<0>(c, rows, x, bytes, what, st);
 }
 
 } // namespace
@@ -174,14 +186,15 @@ int mlp_takes(struct cuda_exec *c, long rows, int greedy)
 {
 	struct mlp_args x;
 
-	/* A block takes 19 of those units however few rows there are; four launches of small tiles are as fast for about that many. */
-	if (c->sync || !cuda_wide(rows >= 2048))
+	/* Outputs of few rows cost what one small block takes, less than four launches. Down to actions blocks are larger, and most warps of
+	 * the last layer's idle where rows are few. */
+	if (c->sync || !cuda_wide(!greedy || rows >= 2048))
 		return 0;
 	if ((greedy && !eights_of(c->dims.NA)) || !describe(c, greedy, &x))
 		return 0;
 	x.passes = 1;
 	x.pass[0].rows = (int)(rows / c->dims.P);
-	return rows_of(c, &x, greedy ? eights_of(c->dims.NA) : 0) > 0;
+	return block_of(c, &x, greedy ? eights_of(c->dims.NA) : 0) >= 0;
 }
 
 int mlp_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st)

@@ -9,7 +9,7 @@
  * leave their hidden layers too, for the backward pass. */
 struct mlp_pass { int row, rows, x_row, keep, target; };
 
-/* Are there enough of something for the kernels that want many? For tests FH_GPU_WIDE=0 says never, 1 always, 32 to
+/* Are there enough of something for the kernels that want many? For tests FH_GPU_WIDE=0 says never, 1 always, 16 to
  * 128 always and with blocks of so many rows. */
 int cuda_wide(int enough);
 /* 1: so many rows (of all trials) are taken here, which needs BF16 and a shape that fits. greedy: down to actions, not outputs.

@@ -2,8 +2,8 @@
  * down to the greedy actions. Activations stay in shared memory, weights come from L2 through one ring of copies that runs
  * on from layer to layer and from tile to tile.
  *
- * A layer is computed in chunks of four units of 64 columns; a unit is a column of two warps (each MI x 16 rows x 64
- * columns). The units of all heads are one list, so a chunk may hold columns of several heads, each with its own input.
+ * A layer is computed in chunks of four units of 64 columns; a unit is two warps' (each half of the rows, or all of few rows and half of
+ * the columns). The units of all heads are one list, so a chunk may hold columns of several heads, each with its own input.
  * The hidden rows of a tile are one array of `ld` columns: x, h1, h2 lie at its end, one in the place of the other (the
  * results of a chunk are in registers before they are written), heads from its start on; their last chunk takes h2's place.
  *
@@ -20,7 +20,7 @@ namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { BK = 32, LDB = BK + 8, UNIT = 64, UNITS = 4, CHUNKS = 16, STAGES = 4, THREADS = 256, PICKS = 5 };
+enum { BK = 32, LDB = BK + 8, UNIT = 64, UNITS = 4, CHUNKS = 16, THREADS = 256, PICKS = 5 };
 enum { TO_H1, TO_H2, TO_HEAD, TO_OUT };
 
 struct mlp_unit {
@@ -54,6 +54,12 @@ struct mlp_args {
 	struct mlp_chunk chunk[CHUNKS];
 };
 static_assert(sizeof(struct mlp_args) <= 4096, "kernel arguments");
+
+/* A block: ROWS rows, a warp's share of them MI x 16 by NJ x 8 columns, a ring of STAGES. Small blocks are there for few rows: a stage
+ * is soon done with, so more of them are on their way. */
+template <int M, int N> struct shape {
+	enum { MI = M, NJ = N, WARPS_N = UNITS * UNIT / (NJ * 8), ROWS = THREADS / 32 / WARPS_N * MI * 16, STAGES = NJ == 8 ? 4 : 6 };
+};
 
 /* Rows of a stage of the ring: four units, or the padded atoms of PICKS actions (in pairs of 8). */
 template <int J> struct stage { enum { ROWS = J ? (PICKS * J + 1) / 2 * 16 : 0, MOST = ROWS > UNITS * UNIT ? ROWS : UNITS * UNIT, SIZE = MOST * LDB }; };
@@ -201,9 +207,8 @@ __device__ __forceinline__ void load_states(const struct mlp_args &x, bf16 *act,
 		}
 }
 
-/* A warp's share of a step: MI x 16 rows by 64 columns; a: its rows, b: its columns' weights. The order of gemm.cu: by 16
- * of k, upwards. */
-template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][8][4], const bf16 *a, int ld, const bf16 *b)
+/* A warp's share of a step; a: its rows, b: its columns' weights. The order of gemm.cu: by 16 of k, upwards. */
+template <int MI, int NJ> __device__ __forceinline__ void multiply(float (&acc)[MI][NJ][4], const bf16 *a, int ld, const bf16 *b)
 {
 	const int lane = threadIdx.x & 31;
 
@@ -211,27 +216,27 @@ template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][8][4
 	b += ((lane & 7) + (lane >> 4) * 8) * LDB + ((lane >> 3) & 1) * 8;
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
-		unsigned fa[MI][4], fb[4][4];
+		unsigned fa[MI][4], fb[NJ / 2][4];
 #pragma unroll
 		for (int i = 0; i < MI; i++)
 			ptx_ldmatrix4(fa[i], a + i * 16 * ld + k);
 #pragma unroll
-		for (int j = 0; j < 4; j++)
+		for (int j = 0; j < NJ / 2; j++)
 			ptx_ldmatrix4(fb[j], b + j * 16 * LDB + k);
 #pragma unroll
-		for (int j = 0; j < 8; j++)
+		for (int j = 0; j < NJ; j++)
 #pragma unroll
 			for (int i = 0; i < MI; i++)
 				ptx_mma_bf16(acc[i][j], fa[i], fb[j / 2][(j & 1) * 2], fb[j / 2][(j & 1) * 2 + 1]);
 	}
 }
 
-/* Biases of a lane's columns of a unit. */
-__device__ __forceinline__ void load_bias(float (&b)[8][2], const float *bias)
+/* Biases of a lane's columns. */
+template <int NJ> __device__ __forceinline__ void load_bias(float (&b)[NJ][2], const float *bias)
 {
 	bias += (threadIdx.x & 3) * 2;
 #pragma unroll
-	for (int j = 0; j < 8; j++) {
+	for (int j = 0; j < NJ; j++) {
 		const float2 v = *(const float2 *)(bias + j * 8);
 
 		b[j][0] = v.x, b[j][1] = v.y;
@@ -239,7 +244,7 @@ __device__ __forceinline__ void load_bias(float (&b)[8][2], const float *bias)
 }
 
 /* A hidden layer's columns from the fragments to shared memory, after relu. */
-template <int MI> __device__ __forceinline__ void keep_hidden(const float (&acc)[MI][8][4], const float (&b)[8][2], bf16 *to, int ld)
+template <int MI, int NJ> __device__ __forceinline__ void keep_hidden(const float (&acc)[MI][NJ][4], const float (&b)[NJ][2], bf16 *to, int ld)
 {
 	const int lane = threadIdx.x & 31;
 
@@ -249,13 +254,13 @@ template <int MI> __device__ __forceinline__ void keep_hidden(const float (&acc)
 #pragma unroll
 		for (int half = 0; half < 2; half++)
 #pragma unroll
-			for (int j = 0; j < 8; j++)
+			for (int j = 0; j < NJ; j++)
 				*(__nv_bfloat162 *)(to + (i * 16 + half * 8) * ld + j * 8) = __floats2bfloat162_rn(
 					ptx_max_nan(acc[i][j][half * 2] + b[j][0], 0.f), ptx_max_nan(acc[i][j][half * 2 + 1] + b[j][1], 0.f));
 }
 
-/* Outputs of a unit to memory. to: its first column in the warp's first row; rows: of the warp that are valid. */
-template <int MI> __device__ __forceinline__ void write_out(const float (&acc)[MI][8][4], const float (&b)[8][2], float *to, int ldo, int rows, int n)
+/* Outputs to memory. to: the warp's first column in its first row; rows, n: of the warp that are valid. */
+template <int MI, int NJ> __device__ __forceinline__ void write_out(const float (&acc)[MI][NJ][4], const float (&b)[NJ][2], float *to, int ldo, int rows, int n)
 {
 	const int lane = threadIdx.x & 31, row = lane / 4, col = (lane & 3) * 2;
 #pragma unroll
@@ -264,7 +269,7 @@ template <int MI> __device__ __forceinline__ void write_out(const float (&acc)[M
 			break;
 		float *p = to + (size_t)(row + i * 8) * ldo + col;
 #pragma unroll
-		for (int j = 0; j < 8; j++)
+		for (int j = 0; j < NJ; j++)
 			if (j * 8 + col < n)
 				*(float2 *)(p + j * 8) = make_float2(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b[j][0], -INFINITY),
 				                                     ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b[j][1], -INFINITY));
@@ -394,13 +399,14 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int a
 	return best;
 }
 
-template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(const __grid_constant__ struct mlp_args x)
+/* Shape: of a block; J: eights of atoms that an action's columns are apart, for actions, 0: outputs. */
+template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(const __grid_constant__ struct mlp_args x)
 {
-	enum { ROWS = MI * 32, SIZE = stage<J>::SIZE };
+	enum { MI = Shape::MI, NJ = Shape::NJ, ROWS = Shape::ROWS, STAGES = Shape::STAGES, SIZE = stage<J>::SIZE };
 	PTX_SHARED(char, shared);
 	bf16 *ring = (bf16 *)shared, *act = ring + STAGES * SIZE;
 	float *shared_bias = (float *)(act + ROWS * x.ld); /* of the chunk or head at work, as its rows lie in a stage */
-	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, wm = warp / UNITS * MI * 16, wn = warp % UNITS;
+	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, wm = warp / Shape::WARPS_N * MI * 16, wn = warp % Shape::WARPS_N * NJ * 8;
 	struct feed<J> f = {};
 	int slot = 0;
 
@@ -419,7 +425,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 	}
 	/* A step: the stage is there for all, and the place of the one before is free. Of the two warps on a scheduler one asks
 	 * for more weights before its products, the other behind: so one of them always multiplies. */
-	const bool ahead = warp < UNITS;
+	const bool ahead = warp < 4;
 	const int column = threadIdx.x % UNIT;
 	auto begin_step = [&]() {
 		ptx_copy_wait<STAGES - 2>();
@@ -447,9 +453,9 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 #pragma unroll 1
 		for (int section = 0; section < x.chunks; section++) {
 			const struct mlp_chunk &q = x.chunk[section];
-			const struct mlp_unit &u = q.unit[wn];
-			const bool mine = wn < q.units;
-			float acc[MI][8][4] = {}, b[8][2];
+			const struct mlp_unit &u = q.unit[wn / UNIT];
+			const bool mine = wn / UNIT < q.units;
+			float acc[MI][NJ][4] = {}, b[NJ][2];
 
 #pragma unroll 1
 			for (int k = 0; k < q.k; k += BK) {
@@ -461,7 +467,7 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 				if (k == 0 && column < q.unit[threadIdx.x / UNIT].n)
 					mine_bias = bias[q.unit[threadIdx.x / UNIT].bias + column];
 				if (mine)
-					multiply<MI>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * UNIT * LDB);
+					multiply<MI, NJ>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * LDB);
 				if (k == 0)
 					shared_bias[threadIdx.x] = mine_bias;
 				end_step();
@@ -469,19 +475,19 @@ template <int MI, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp(con
 			if (q.to != TO_OUT || q.k <= BK)
 				__syncthreads(); /* nobody reads any more what is written now, and biases are there */
 			if (mine)
-				load_bias(b, shared_bias + wn * UNIT);
+				load_bias<NJ>(b, shared_bias + wn);
 			if (q.to != TO_OUT) {
 				if (mine)
-					keep_hidden<MI>(acc, b, act + (size_t)wm * x.ld + u.c, x.ld);
+					keep_hidden<MI, NJ>(acc, b, act + wm * x.ld + u.c + wn % UNIT, x.ld);
 			} else if (mine) {
-				float *out = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first + wm) * x.ldo + u.g;
+				float *out = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first + wm) * x.ldo + u.g + wn % UNIT;
 
-				write_out<MI>(acc, b, out, x.ldo, valid - wm, u.g_n);
+				write_out<MI, NJ>(acc, b, out, x.ldo, valid - wm, u.g_n - wn % UNIT);
 			}
 		}
 		if constexpr (J > 0) {
 			const struct head_support s = head_support_of(&x.clock[z], x.atoms);
-			const bool mine = warp < 2 * MI;
+			const bool mine = warp * 16 < ROWS;
 			/* V of this lane's rows and atoms, where the value head's hidden columns were */
 			float *v = (float *)(act + (warp * 16 + lane / 4) * x.ld + x.head[0].a) + (lane & 3) * 2;
 
