@@ -1,5 +1,8 @@
 """The daemon on a CUDA device: memory by owner, admission, what it does when calls of the driver fail. The device is the emulator of
 tests/gpu/emu, whose memory, neighbours and faults a test chooses; on a card tests/gpu/daemon.py asks the same questions."""
+import time
+
+import pynng
 import pytest
 
 import fh
@@ -53,20 +56,20 @@ def card(make_daemon, folder):
 
 
 def owners(client):
-    """Bytes by owner as the daemon sees them after this call."""
-    age = client.call("info").memory_age_ms
-    while True:
-        info = client.call("info")
-        if info.memory_age_ms <= age:  # it has looked again meanwhile
-            return {m.owner: m.bytes for m in info.memory}, info
-        age = info.memory_age_ms
+    """Bytes by owner as the daemon saw them last, and all of info."""
+    info = client.call("info")
+    return {m.owner: m.bytes for m in info.memory}, info
 
 
 def looked_again(client):
     """The daemon has looked at its device after now."""
     before = client.call("info").memory_age_ms
-    while client.call("info").memory_age_ms >= before:
-        before = max(before, client.call("info").memory_age_ms)
+    while True:
+        time.sleep(0.02)
+        age = client.call("info").memory_age_ms
+        if age < before:
+            return
+        before = age
 
 
 def market(client):
@@ -155,11 +158,11 @@ def test_memory_after_many_jobs_is_what_it_was(make_daemon, folder):
 
         round_()
         first = reading()
-        for _ in range(4):
+        for _ in range(2):
             round_()
         assert reading() == first
         info = c.call("info")
-        assert info.trainers_made == 15 and info.trainers_reused == 5 and info.trainers_evicted == 13 and info.trainers_parked == 2
+        assert info.trainers_made == 9 and info.trainers_reused == 3 and info.trainers_evicted == 7 and info.trainers_parked == 2
 
 
 def test_a_full_card_refuses_and_stays_as_it_was(card):
@@ -218,24 +221,32 @@ def test_parked_trainers_go_before_anybody_is_refused(card):
         assert done.state == pb.DONE and c.call("info").trainers_evicted >= 1
 
 
-@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cudaEventRecord", "cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaMemcpyAsync",
-                                  "cudaMemsetAsync", "cudaStreamSynchronize", "cudaLaunchKernelExC", "cudaMallocHost", "cudaStreamCreateWithFlags"])
-def test_a_call_that_fails_ends_one_job_with_its_name(card, call):
+CALLS = ("cudaGraphLaunch", "cudaEventRecord", "cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaMemcpyAsync", "cudaMemsetAsync",
+         "cudaStreamSynchronize", "cudaLaunchKernelExC", "cudaMallocHost", "cudaStreamCreateWithFlags", "cudaMemGetInfo")
+
+
+def test_a_call_that_fails_ends_one_job_with_its_name(make_daemon, folder):
+    """Each leaves the device as it was, and the next job runs."""
+    card = Card(make_daemon, folder, "--park", "0")
+    short = {"run": {"steps_per_epoch": 4, "validate_every": 0}}
     with card.client() as c:
         market(c)
-        looked_again(c)
+        run(c, "first", short)
         held, _ = owners(c)
-        card.fault(call, 1, BAD_CONFIGURATION)
-        c.start(spec(), name="unlucky")
-        failed = c.wait_state("unlucky", "FAILED", "DONE", deadline_s=4 * fh.DEADLINE_S)
-        assert failed.state == pb.FAILED and failed.error.code == pb.DEVICE_ERROR, failed
-        name = "launch of" if call == "cudaLaunchKernelExC" else call
-        assert name in failed.error.text or "cuda_launch" in failed.error.text, failed.error.text
-        assert "cudaErrorInvalidConfiguration" in failed.error.text
-        looked_again(c)
-        now, info = owners(c)
-        assert (now["trainers"], now["graphs"], now["markets"], info.pinned_bytes) == (held["trainers"], held["graphs"], held["markets"], 0)
-        assert run(c, "next").state == pb.DONE
+        for call in CALLS:
+            if call == "cudaMemGetInfo":  # asked once a second by another thread as well: that look is missed, or a job fails
+                card.fault(call, 1, BAD_CONFIGURATION)
+                looked_again(c)
+                continue
+            card.fault(call, 1, BAD_CONFIGURATION)
+            c.start(spec(short), name=f"unlucky-{call}")
+            failed = c.wait_state(f"unlucky-{call}", "FAILED", "DONE", deadline_s=4 * fh.DEADLINE_S)
+            assert failed.state == pb.FAILED and failed.error.code == pb.DEVICE_ERROR, failed
+            assert call in failed.error.text or (call == "cudaLaunchKernelExC" and "cuda_launch" in failed.error.text), failed.error.text
+            assert "cudaErrorInvalidConfiguration" in failed.error.text
+            now, info = owners(c)
+            assert (now["trainers"], now["graphs"], now["markets"], info.pinned_bytes) == (held["trainers"], held["graphs"], held["markets"], 0), call
+        assert run(c, "last", short).state == pb.DONE
 
 
 def test_an_allocation_that_fails_is_a_refusal(card):
@@ -249,32 +260,48 @@ def test_an_allocation_that_fails_is_a_refusal(card):
         assert run(c, "next").state == pb.DONE
 
 
-@pytest.mark.parametrize("call, error", [("cudaGraphLaunch", ILLEGAL_ADDRESS), ("cudaEventQuery", LAUNCH_FAILED), ("kernel", ILLEGAL_ADDRESS)])
+def break_jobs(card, call, error):
+    """Starts two jobs with checkpoints and loses the device under them; returns the suffix of their names. A fault on a busy machine
+    may come after their end: then it meets the next two at their beginning."""
+    for attempt in range(3):
+        names = [f"broken-{seed}-{attempt}" for seed in (1, 2)]
+        with card.client() as c:
+            for seed, name in enumerate(names, 1):
+                c.start(spec(CHECKPOINTS, {"run": {"seed": seed}}), name=name)
+            if attempt == 0:
+                c.start(spec({"run": {"seed": 2}}), name="queued")
+                c.wait_sample(names[0], lambda s: s.kind == pb.REPORT and s.step >= 8, deadline_s=4 * fh.DEADLINE_S)
+                card.fault(call, 1, error, "sticky")
+            try:
+                while card.daemon.alive() and any(c.show(name).state != pb.DONE for name in names):
+                    time.sleep(0.05)
+            except pynng.NNGException:  # it is just dying
+                card.daemon.wait()
+        if not card.daemon.alive():
+            return attempt
+    raise AssertionError("the fault met nobody")
+
+
+@pytest.mark.parametrize("call, error", [("cudaGraphLaunch", ILLEGAL_ADDRESS), ("kernel", LAUNCH_FAILED)])
 def test_a_lost_device_ends_the_process_and_the_jobs_go_on(make_daemon, folder, call, error):
     card = Card(make_daemon, folder, "--slots", "2")
     with card.client() as c:
         market(c)
         expected = {seed: last_validation(run(c, f"whole-{seed}", {"run": {"seed": seed}})) for seed in (1, 2)}
-        for seed in (1, 2):
-            c.start(spec(CHECKPOINTS, {"run": {"seed": seed}}), name=f"broken-{seed}")
-        third = c.start(spec({"run": {"seed": 2}}), name="queued")
-        assert third.state == pb.QUEUED
-        c.wait_sample("broken-1", lambda s: s.kind == pb.REPORT and s.step >= 12, deadline_s=4 * fh.DEADLINE_S)
-        card.fault(call, 1, error, "sticky")
+    attempt = break_jobs(card, call, error)
     assert card.daemon.wait() == 70
     log = card.daemon.log()
     assert "the device is lost" in log and ("cudaErrorIllegalAddress" in log or "cudaErrorLaunchFailure" in log)
-    card.faults.unlink()
     card.start()
     with card.client() as c:
-        for seed in (1, 2):
-            done = c.wait_state(f"broken-{seed}", "DONE", "FAILED", deadline_s=6 * fh.DEADLINE_S)
-            assert done.state == pb.DONE and done.resume_note == "", done
+        names = [f"broken-{seed}-{attempt}" for seed in (1, 2)]
+        for seed, name in enumerate(names, 1):
+            done = c.wait_state(name, "DONE", "FAILED", deadline_s=6 * fh.DEADLINE_S)
+            assert done.state == pb.DONE and done.resume_note == "" and done.interruptions <= 1, done
             assert last_validation(done) == expected[seed]
-            assert done.interruptions <= 1
-        assert c.show("broken-1").interruptions == 1
+        assert any(c.show(name).interruptions == 1 for name in names)
         assert last_validation(c.wait_state("queued", "DONE", deadline_s=4 * fh.DEADLINE_S)) == expected[2]
-        for name in ("broken-1", "broken-2", "queued"):
+        for name in [*names, "queued"]:
             places = [(s.kind, s.step, s.split, s.policy, s.trial) for s in c.samples(name) if s.kind != pb.STATE_CHANGE]
             assert len(set(places)) == len(places), "a sample is there twice"
 

@@ -54,8 +54,8 @@ void emu_break(cudaError_t e)
 bool emu_broken(void) { return sticky != cudaSuccess; }
 
 /* FH_EMU_FAULT=CALL:N:ERROR[:sticky],…: the N-th call of that function returns the error of that number; sticky: so does
- * everything after it. CALL kernel is the N-th kernel that runs, always sticky. FH_EMU_FAULT_FILE=PATH: the same from a file,
- * once, when it is there; N counts from then. */
+ * everything after it. CALL kernel is the N-th kernel that runs, always sticky. FH_EMU_FAULT_FILE=PATH: the same from a file
+ * when it is there; it is taken away then, and N counts from then on. */
 struct fault { char call[48]; unsigned long at, error; bool is_sticky; };
 static std::vector<struct fault> faults;
 
@@ -76,7 +76,7 @@ static void read_faults(const char *text)
 cudaError_t emu_fault(const char *call)
 {
 	static const char *const from_start = getenv("FH_EMU_FAULT");
-	static const char *file = getenv("FH_EMU_FAULT_FILE");
+	static const char *const file = getenv("FH_EMU_FAULT_FILE");
 	static bool begun;
 
 	if (!begun)
@@ -87,7 +87,7 @@ cudaError_t emu_fault(const char *call)
 		if (fgets(line, sizeof line, f))
 			read_faults(line);
 		fclose(f);
-		file = nullptr;
+		remove(file);
 	}
 	for (struct fault &f : faults)
 		if (f.at && !strcmp(f.call, call) && --f.at == 0) {
