@@ -272,11 +272,14 @@ def break_jobs(card, call, error):
                 c.start(spec({"run": {"seed": 2}}), name="queued")
                 c.wait_sample(names[0], lambda s: s.kind == pb.REPORT and s.step >= 8, deadline_s=4 * fh.DEADLINE_S)
                 card.fault(call, 1, error, "sticky")
+        over = False
+        while card.daemon.alive() and not over:
             try:
-                while card.daemon.alive() and any(c.show(name).state != pb.DONE for name in names):
-                    time.sleep(0.05)
+                with card.daemon.client(timeout_s=2 * fh.SLOWDOWN) as c:
+                    over = all(c.show(name).state == pb.DONE for name in names)
             except pynng.NNGException:  # it is just dying
-                card.daemon.wait()
+                pass
+            time.sleep(0.05)
         if not card.daemon.alive():
             return attempt
     raise AssertionError("the fault met nobody")
