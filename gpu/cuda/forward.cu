@@ -140,6 +140,8 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
 
+	if (mlp_takes(c, (long)d->N * d->P, 0))
+		return mlp_outputs(c, st);
 	if (d->precision == FH_PRECISION_BF16)
 		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<__nv_bfloat16>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px),
 		                           c->s.px.stride, d->N, d->SD, c->s.ldx));

@@ -144,8 +144,8 @@ template <typename Shape, int J> int launch(struct cuda_exec *c, const struct ml
 	cudaError_t e;
 
 	CUDA_TRY(cudaFuncSetAttribute(k_mlp<Shape, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-	/* For actions it is the first launch of a step: what was in front may have written the weights. */
-	e = J ? cuda_launch_plain(c->stream, k_mlp<Shape, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<Shape, J>, grid, THREADS, bytes, *x);
+	/* With observations it is the first launch of a step: what was in front may have written the weights. */
+	e = J || x->obs ? cuda_launch_plain(c->stream, k_mlp<Shape, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<Shape, J>, grid, THREADS, bytes, *x);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
 
@@ -213,6 +213,20 @@ int mlp_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, st
 	x.passes = passes;
 	memcpy(x.pass, pass, sizeof *pass * (size_t)passes);
 	return start(c, &x, 0, "launch of the forward pass", st);
+}
+
+int mlp_outputs(struct cuda_exec *c, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	struct mlp_args x;
+
+	if (!describe(c, 0, &x))
+		return fh_fail(st, FH_INTERNAL, "policy: the network does not fit");
+	x.obs = cuda_tensor<float>(c, T_OBS), x.x_trial = (size_t)d->N * d->SD * sizeof(float);
+	x.out = cuda_at<float>(c, &c->s.pout), x.out_trial = c->s.pout.stride, x.ldo = c->s.ldo;
+	x.passes = 1;
+	x.pass[0].rows = d->N;
+	return start(c, &x, 0, "launch of the policy's outputs", st);
 }
 
 int mlp_policy(struct cuda_exec *c, struct fh_status *st)

@@ -18,6 +18,8 @@ int mlp_takes(struct cuda_exec *c, long rows, int greedy);
 
 /* The passes of FORWARD, from x into h1, h2, head and out. */
 int mlp_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st);
+/* T_OBS through the online network into pout. */
+int mlp_outputs(struct cuda_exec *c, struct fh_status *st);
 /* T_OBS through the online network to the greedy actions in T_ACTION. Trials that draw every action at random this step
  * (epsilon 1) are left out: EXPLORE overwrites what they would get. */
 int mlp_policy(struct cuda_exec *c, struct fh_status *st);
