@@ -91,3 +91,12 @@ def test_links_and_files_of_pages_exist(page):
             assert (path.parent / target).exists(), target
     for target in re.findall(r"`((?:client|daemon|gpu|proto|systemd|tests)/[\w./-]*[\w/])`", text):
         assert any((base / target).exists() for base in (fh.ROOT, path.parent)), target
+
+
+@pytest.mark.plain_only
+@pytest.mark.parametrize("folder_name", ["client", "client/import"])
+def test_every_source_file_is_in_its_page(folder_name):
+    page = (fh.ROOT / folder_name.split("/")[0] / "README.md").read_text().replace("`import/", "`")
+    named = [re.escape(name).replace(r"\*", ".*") for name in re.findall(r"`([\w*/]+\.(?:c|cc|h|inc))`", page)]
+    for path in sorted((fh.ROOT / folder_name).glob("*.c")):
+        assert any(re.fullmatch(n, path.name) for n in named), f"{path.name} is not in the page"
