@@ -150,6 +150,15 @@ static int act(struct evaluator *e, struct task *t)
 
 /* ---------------------------------------------------------------- evaluations (service thread) */
 
+/* The request says how many windows, the job's own number has no say over these bars. */
+static int splits(const struct task *t, const struct fh_spec *spec, struct fh_split out[FH_SPLITS], struct fh_status *st)
+{
+	struct fh_spec own = *spec;
+
+	own.run.validate_windows = 1;
+	return spec_splits(&own, t->market->bars, out, st);
+}
+
 static int find_split(struct task *t, const struct fh_spec *spec)
 {
 	static const char *const name[] = {"train", "validation", "test"};
@@ -159,7 +168,7 @@ static int find_split(struct task *t, const struct fh_spec *spec)
 	if (which == EVALUATE_ALL) {
 		t->split = (struct fh_split){0, t->market->bars};
 	} else {
-		code = spec_splits(spec, t->market->bars, split, &t->st);
+		code = splits(t, spec, split, &t->st);
 		if (code)
 			return code;
 		t->split = split[which];
@@ -178,7 +187,7 @@ static double reward_scale(struct task *t, const struct fh_spec *spec)
 
 	if (spec->env.reward_scale > 0)
 		return spec->env.reward_scale;
-	if (spec_splits(spec, t->market->bars, split, NULL))
+	if (splits(t, spec, split, NULL))
 		return 1;
 	return market_auto_reward_scale(t->market, split[FH_SPLIT_TRAIN], spec);
 }

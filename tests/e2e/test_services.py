@@ -169,6 +169,11 @@ def test_windows_are_evaluated_side_by_side(client, spec):
     assert refused("INVALID", evaluate, client, job="a", windows=1025).field == "windows"
     assert refused("INVALID", evaluate, client, job="a", split="test", windows=1000).field == "windows"
     assert refused("INVALID", client.start, spec(run={"validate_windows": 1000}), name="b").field == "run.validate_windows"
+    client.start(spec(run={"validate_windows": 100}), name="c")
+    client.wait_state("c", "DONE")
+    client.synth("short", bars=1500)  # its splits have fewer steps than the job's windows, which do not matter here
+    short, _ = evaluate(client, job="c", dataset="short", split="test")
+    assert not short.window and values(short.report[0])["bars"] == short.end - 1 - short.begin
 
 
 def test_decisions_while_training_and_evaluating(client, spec):
