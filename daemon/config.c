@@ -47,6 +47,9 @@ static const struct config_key keys[] = {
 	 "s, how long a broken upload is kept: the same import command goes on with it until then"},
 	{"token_file", CONFIG_TEXT, AT(token_file), 0, 0, "",
 	 "file of lines \"read|submit|admin TOKEN\"; empty: whoever may open the socket may do everything"},
+	{"roles", CONFIG_TEXT, AT(roles), 0, 0, "",
+	 "what users may do on ipc sockets: role:who, role:who, …; role is read, submit or admin, who a user, @group or *; the first that "
+	 "fits counts, nobody else is let in; empty: whoever may open the socket may do everything"},
 	{"http", CONFIG_TEXT, AT(http), 0, 0, "",
 	 "address of /metrics, /healthz and /readyz, like 127.0.0.1:9178 or [::1]:9178; empty: nowhere"},
 	{"insecure_tcp", CONFIG_BOOL, AT(insecure_tcp), 0, 0, "false",

@@ -17,7 +17,8 @@ struct config {
 	char publish[CONFIG_TEXT_MAX];  /* URL of the PUB socket, "" = none */
 	char http[CONFIG_TEXT_MAX];     /* ADDRESS:PORT of the HTTP pages, "" = none */
 	char device[CONFIG_TEXT_MAX];   /* auto, host, cuda, cuda:N */
-	char token_file[CONFIG_TEXT_MAX]; /* "" = whoever may connect is admin */
+	char token_file[CONFIG_TEXT_MAX]; /* "" = whoever may connect is admin, unless roles say otherwise */
+	char roles[CONFIG_TEXT_MAX];    /* of users on ipc sockets, see roles.h */
 	char log_level[16];
 	int64_t park;                   /* trainers kept without a job */
 	int64_t slots, threads;         /* threads 0 = all cores, shared between the slots */

@@ -32,6 +32,7 @@ struct conn {
 	uv_pipe_t front, back;
 	int open_handles, back_open;
 	uint64_t since_ms;            /* of the state */
+	const char *inner;            /* where it is passed on to */
 	int tries, again;             /* again: connect once the old inner handle has closed */
 	unsigned char hello[HELLO_BYTES], answer[HELLO_BYTES];
 	size_t hello_bytes, answer_bytes;
@@ -258,7 +259,7 @@ static void join(struct conn *c)
 	c->open_handles++;
 	c->answer_bytes = 0;
 	c->connect.data = c;
-	uv_pipe_connect(&c->connect, &c->back, c->gate->inner, on_connect);
+	uv_pipe_connect(&c->connect, &c->back, c->inner, on_connect);
 }
 
 /* ---------------------------------------------------------------- the peer's hello */
@@ -269,6 +270,16 @@ static void on_hello_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 
 	(void)suggested;
 	*buf = uv_buf_init((char *)c->hello + c->hello_bytes, (unsigned)(HELLO_BYTES - c->hello_bytes));
+}
+
+static const char *door_of(struct conn *c)
+{
+	struct gate *g = c->gate;
+	uv_os_fd_t fd;
+
+	if (!g->cfg.door)
+		return g->inner;
+	return uv_fileno((uv_handle_t *)&c->front, &fd) ? NULL : g->cfg.door(g->cfg.ctx, fd);
 }
 
 static void on_hello(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
@@ -287,10 +298,12 @@ static void on_hello(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 	uv_read_stop(s);
 	want[4] = (unsigned char)(c->gate->cfg.peer_proto >> 8);
 	want[5] = (unsigned char)c->gate->cfg.peer_proto;
-	if (memcmp(c->hello, want, HELLO_BYTES))
-		conn_close(c);
-	else
+	if (!memcmp(c->hello, want, HELLO_BYTES))
+		c->inner = door_of(c);
+	if (c->inner)
 		join(c);
+	else
+		conn_close(c);
 }
 
 static void close_oldest_half_open(struct gate *g)
@@ -371,7 +384,7 @@ int gate_new(const struct gate_config *cfg, struct gate **out, struct fh_status 
 
 	g->cfg = *cfg;
 	snprintf(g->path, sizeof g->path, "%s", cfg->path);
-	snprintf(g->inner, sizeof g->inner, "%s", cfg->inner);
+	snprintf(g->inner, sizeof g->inner, "%s", cfg->inner ? cfg->inner : "");
 	uv_pipe_init(cfg->loop, &g->server, 0);
 	uv_timer_init(cfg->loop, &g->tick);
 	g->server.data = g->tick.data = g;

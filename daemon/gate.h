@@ -22,6 +22,8 @@ struct gate_config {
 	uv_loop_t *loop;
 	const char *path;        /* public; the caller holds its lock and has removed what was there */
 	const char *inner;       /* of the NNG listener */
+	/* Instead, where peers are told apart: the NNG listener for the one at `fd`, NULL when it is not let in. */
+	const char *(*door)(void *ctx, int fd);
 	int peer_proto;          /* SP number that a peer must say */
 	unsigned mode;           /* of the public path, set before the first connection can come */
 	void (*dead)(void *ctx); /* the inner listener does not answer: listen again now */

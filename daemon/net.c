@@ -69,7 +69,7 @@ static void finished(struct net_context *c)
 	msg = nng_aio_get_msg(c->aio);
 	nng_aio_set_msg(c->aio, NULL);
 	c->state = CONTEXT_WORKING;
-	rpc_take(c->net->daemon->rpc, nng_msg_body(msg), nng_msg_len(msg), c);
+	rpc_take_from(c->net->daemon->rpc, net_role(c->net, msg), nng_msg_body(msg), nng_msg_len(msg), c);
 	nng_msg_free(msg);
 }
 
@@ -202,7 +202,9 @@ int net_new(struct daemon *d, struct net **out, struct fh_status *st)
 	}
 	uv_timer_init(&d->loop, &n->retry);
 	n->open_handles = 2;
-	rc = net_lock_all(n, st);
+	rc = roles_parse(d->config.roles, &n->roles, st);
+	if (!rc)
+		rc = net_lock_all(n, st);
 	if (!rc)
 		rc = open_rep(n, st);
 	if (rc) {
@@ -285,7 +287,9 @@ void net_free(struct net *n)
 			nng_msg_free(nng_aio_get_msg(c->aio));
 		nng_aio_free(c->aio);
 	}
-	net_gates_free(n); /* what NNG has written still goes out */
+	net_gates_free(n); /* what NNG has written still goes out, and nobody is let in any more */
+	roles_free(n->roles);
+	n->roles = NULL;
 	net_unlock_all(n);
 	uv_close((uv_handle_t *)&n->async, on_closed);
 	uv_close((uv_handle_t *)&n->retry, on_closed);

@@ -36,7 +36,6 @@ static int check_path(const char *url, struct net_listener *l, struct fh_status 
 		return fh_fail_field(st, FH_INVALID, "listen", "%s: the path has %zu characters, at most %d can be taken", url,
 				     strlen(path), NET_PATH_LONGEST);
 	snprintf(l->path, sizeof l->path, "%s", path);
-	snprintf(l->inner, sizeof l->inner, "%s.in", path);
 	snprintf(l->lock_path, sizeof l->lock_path, "%s.lock", path);
 	return 0;
 }
@@ -88,8 +87,9 @@ void net_unlock_all(struct net *n)
 	for (int i = 0; i < n->listeners; i++) {
 		struct net_listener *l = &n->listener[i];
 
-		if (l->lock_fd >= 0 && l->listening)
-			unlink(l->inner); /* NNG does so as well, unless its listener had died */
+		for (int k = 0; k < l->doors; k++)
+			if (l->lock_fd >= 0 && l->door[k].listening)
+				unlink(l->door[k].inner); /* NNG does so as well, unless its listener had died */
 		lockfile_release(l->lock_path, l->lock_fd);
 	}
 	n->listeners = 0;
@@ -111,25 +111,64 @@ static int remove_stale(const char *path, struct fh_status *st)
 	return 0;
 }
 
-static int listen_nng(struct net_listener *l, struct fh_status *st)
+static int open_door(struct net_listener *l, struct net_door *d, struct fh_status *st)
 {
 	char url[NET_PATH_MAX + 8];
 	int rc, rv;
 
 	if (l->path[0]) {
-		snprintf(url, sizeof url, "ipc://%s", l->inner);
-		if ((rc = remove_stale(l->inner, st)))
+		snprintf(url, sizeof url, "ipc://%s", d->inner);
+		if ((rc = remove_stale(d->inner, st)))
 			return rc;
 	}
-	rv = nng_listener_create(&l->listener, l->socket, l->path[0] ? url : l->url);
+	rv = nng_listener_create(&d->listener, l->socket, l->path[0] ? url : l->url);
 	if (!rv && l->path[0])
-		rv = nng_listener_set_int(l->listener, NNG_OPT_IPC_PERMISSIONS, INNER_MODE);
+		rv = nng_listener_set_int(d->listener, NNG_OPT_IPC_PERMISSIONS, INNER_MODE);
 	if (!rv)
-		rv = nng_listener_start(l->listener, 0);
+		rv = nng_listener_start(d->listener, 0);
 	if (rv)
 		return fh_fail_field(st, FH_UNAVAILABLE, "listen", "%s: %s", l->url, nng_strerror(rv));
-	l->listening = 1;
+	d->listening = 1;
 	return 0;
+}
+
+static int listen_nng(struct net_listener *l, struct fh_status *st)
+{
+	int rc = 0;
+
+	for (int k = 0; !rc && k < l->doors; k++)
+		rc = open_door(l, &l->door[k], st);
+	return rc;
+}
+
+/* One door, or one for each role when requests of peers are told apart. */
+static void make_doors(struct net_listener *l)
+{
+	static const char *const suffix[NET_DOORS] = {".in", ".in.s", ".in.r"};
+	static const enum rpc_role role[NET_DOORS] = {ROLE_ADMIN, ROLE_SUBMIT, ROLE_READ};
+
+	l->doors = l->net->roles && l->path[0] && l->peer_proto == NET_PEER_REQ ? NET_DOORS : 1;
+	for (int k = 0; k < l->doors; k++) {
+		l->door[k].role = role[k];
+		if (l->path[0])
+			snprintf(l->door[k].inner, sizeof l->door[k].inner, "%.*s%s", NET_PATH_LONGEST, l->path, suffix[k]);
+	}
+}
+
+int net_role(const struct net *n, nng_msg *msg)
+{
+	int id = n->roles ? nng_listener_id(nng_pipe_listener(nng_msg_get_pipe(msg))) : 0;
+
+	if (!n->roles)
+		return RPC_BY_TOKEN;
+	for (int i = 0; i < n->listeners; i++)
+		for (int k = 0; k < n->listener[i].doors; k++) {
+			const struct net_door *d = &n->listener[i].door[k];
+
+			if (d->listening && nng_listener_id(d->listener) == id)
+				return n->listener[i].path[0] ? (int)d->role : RPC_BY_TOKEN;
+		}
+	return ROLE_NONE;
 }
 
 /* The gate could not get through: NNG's listener is dead. Its connections go with it; clients connect again. */
@@ -144,9 +183,11 @@ static void on_dead(void *ctx)
 		return;
 	l->relisten_ms = now;
 	n->relistens++;
-	if (l->listening)
-		nng_listener_close(l->listener);
-	l->listening = 0;
+	for (int k = 0; k < l->doors; k++) {
+		if (l->door[k].listening)
+			nng_listener_close(l->door[k].listener);
+		l->door[k].listening = 0;
+	}
 	if (listen_nng(l, &st))
 		log_status(LOG_ERROR, "listening again failed; the next connection tries again", &st);
 	else
@@ -154,12 +195,28 @@ static void on_dead(void *ctx)
 			 (unsigned long long)n->relistens);
 }
 
+/* The door of a peer's role; who may follow anything may follow everything. */
+static const char *door_of_peer(void *ctx, int fd)
+{
+	struct net_listener *l = ctx;
+	enum rpc_role role = roles_of_peer(l->net->roles, fd);
+
+	if (role == ROLE_NONE)
+		return NULL;
+	for (int k = 0; k < l->doors; k++)
+		if (l->doors == 1 || l->door[k].role == role)
+			return l->door[k].inner;
+	return NULL;
+}
+
 static int open_gate(struct net_listener *l, struct fh_status *st)
 {
-	struct gate_config c = {.loop = &l->net->daemon->loop, .path = l->path, .inner = l->inner,
+	struct gate_config c = {.loop = &l->net->daemon->loop, .path = l->path, .inner = l->door[0].inner,
 				.peer_proto = l->peer_proto, .mode = PUBLIC_MODE, .dead = on_dead, .ctx = l};
 	int rc = remove_stale(l->path, st);
 
+	if (l->net->roles)
+		c.door = door_of_peer;
 	return rc ? rc : gate_new(&c, &l->gate, st);
 }
 
@@ -176,6 +233,7 @@ int net_listen(struct net *n, nng_socket s, const char *url, int peer_proto, str
 	l->net = n;
 	l->socket = s;
 	l->peer_proto = peer_proto;
+	make_doors(l);
 	rc = listen_nng(l, st);
 	if (!rc && l->path[0])
 		rc = open_gate(l, st);

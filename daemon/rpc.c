@@ -253,6 +253,20 @@ void rpc_fail(struct rpc_call *c, const struct fh_status *st)
 
 /* ---------------------------------------------------------------- requests */
 
+/* What the peer may by itself, or what its token says, whichever is more. */
+static enum rpc_role role_of(const struct rpc *r, int peer_role, const struct fh_peek *peek)
+{
+	enum rpc_role by_token = ROLE_NONE;
+
+	if (peer_role == RPC_BY_TOKEN && r->daemon->config.roles[0] && tokens_are_open(r->tokens))
+		return ROLE_NONE; /* tcp must not be the way around the roles of users */
+	if (peer_role == RPC_BY_TOKEN)
+		return tokens_role(r->tokens, peek->token, peek->token_len);
+	if (peek->token && !tokens_are_open(r->tokens))
+		by_token = tokens_role(r->tokens, peek->token, peek->token_len);
+	return (int)by_token > peer_role ? by_token : (enum rpc_role)peer_role;
+}
+
 /* Token, then the rest of the message. */
 static int admit(struct rpc *r, struct rpc_call *c, const void *data, size_t bytes, struct fh_status *st)
 {
@@ -264,7 +278,9 @@ static int admit(struct rpc *r, struct rpc_call *c, const void *data, size_t byt
 	if (rc)
 		return rc;
 	if (peek.magic == FH_MAGIC && peek.protocol == FH_PROTOCOL) {
-		c->role = tokens_role(r->tokens, peek.token, peek.token_len);
+		c->role = role_of(r, c->peer_role, &peek);
+		if (c->role == ROLE_NONE && c->peer_role != RPC_BY_TOKEN)
+			return fh_fail_field(st, FH_DENIED, "user", "this user has no role here (setting roles)");
 		if (c->role == ROLE_NONE)
 			return fh_fail_field(st, FH_DENIED, "token", "%s",
 					     peek.token ? "the token is not one of this daemon's" : "this daemon asks for a token");
@@ -290,8 +306,8 @@ static int may_call(struct rpc *r, struct rpc_call *c, struct fh_status *st)
 	if (!c->entry)
 		return fh_fail(st, FH_UNIMPLEMENTED, "this daemon does not know call %d", (int)c->request->call_case);
 	if (c->role < c->entry->role)
-		return fh_fail_field(st, FH_DENIED, "token", "%s needs the role %s, this token has %s", c->entry->name,
-				     role[c->entry->role], role[c->role]);
+		return fh_fail_field(st, FH_DENIED, c->peer_role == RPC_BY_TOKEN ? "token" : "user", "%s needs the role %s, this %s has %s",
+				     c->entry->name, role[c->entry->role], c->peer_role == RPC_BY_TOKEN ? "token" : "user", role[c->role]);
 	if (r->daemon->state == DAEMON_STOPPING && !(c->entry->flags & RPC_STOPPING))
 		return fh_fail(st, FH_UNAVAILABLE, "the daemon is stopping");
 	return 0;
@@ -331,6 +347,11 @@ static int repeated(struct rpc *r, struct rpc_call *c, uint64_t hash)
 
 void rpc_take(struct rpc *r, const void *data, size_t bytes, void *reply_to)
 {
+	rpc_take_from(r, RPC_BY_TOKEN, data, bytes, reply_to);
+}
+
+void rpc_take_from(struct rpc *r, int peer_role, const void *data, size_t bytes, void *reply_to)
+{
 	struct rpc_call *c = calloc(1, sizeof *c);
 	struct fh_status st = FH_STATUS_INIT;
 
@@ -338,6 +359,7 @@ void rpc_take(struct rpc *r, const void *data, size_t bytes, void *reply_to)
 		abort();
 	c->rpc = r;
 	c->reply_to = reply_to;
+	c->peer_role = peer_role;
 	fh_arena_init(&c->arena, REPLY_ARENA_BYTES);
 	link_open(r, c);
 	if (admit(r, c, data, bytes, &st) || may_call(r, c, &st)) {

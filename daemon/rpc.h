@@ -24,6 +24,7 @@ enum rpc_role { ROLE_NONE, ROLE_READ, ROLE_SUBMIT, ROLE_ADMIN };
 struct rpc_call {
 	const Fh__V1__Request *request; /* magic, version and token have been checked; exactly one call is set */
 	enum rpc_role role;
+	int peer_role;                  /* or RPC_BY_TOKEN */
 	struct fh_arena arena;          /* memory for the reply, gone when the call is answered */
 	/* the rest is rpc.c's */
 	struct rpc *rpc;
@@ -74,6 +75,9 @@ unsigned rpc_open_calls(const struct rpc *r);
 /* net.c -> rpc: a message of `bytes` that came in on `reply_to`; rpc answers it with net_answer() exactly
  * once. The bytes are borrowed for the time of the call only. */
 void rpc_take(struct rpc *r, const void *data, size_t bytes, void *reply_to);
+/* The same for a peer that has a role of its own (a token may give it a higher one); RPC_BY_TOKEN: the token alone decides. */
+#define RPC_BY_TOKEN (-1)
+void rpc_take_from(struct rpc *r, int peer_role, const void *data, size_t bytes, void *reply_to);
 /* At start: request ids of accepted jobs that the store remembers, so that a repeated StartJob finds its job. */
 void rpc_remember_job(struct rpc *r, const char *request_id, uint64_t job);
 

@@ -115,3 +115,8 @@ enum rpc_role tokens_role(const struct tokens *t, const char *token, size_t len)
 	}
 	return role;
 }
+
+int tokens_are_open(const struct tokens *t)
+{
+	return t->open;
+}

@@ -14,4 +14,7 @@ void tokens_free(struct tokens *t);
 /* Compares with every token in constant time; ROLE_NONE when it is none of them. token NULL: none was sent. */
 enum rpc_role tokens_role(const struct tokens *t, const char *token, size_t len);
 
+/* There is no file. */
+int tokens_are_open(const struct tokens *t);
+
 #endif
