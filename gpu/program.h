@@ -86,8 +86,9 @@ struct program {
 	int (*plan)(const struct fh_spec *spec, int state_dim, struct plan *plan, struct fh_status *st);
 	void (*schedule)(const struct fh_spec *spec, struct schedule *out);
 	/* Fills the tensors of a new job through the backend (all TENSOR_FRESH ones are zero by then). spec is complete,
-	 * env.reward_scale included. weights_from: clocks [P] of the job whose parameters, target and moments are already
-	 * in place, NULL = initial values by seed. replay_from: the same for a replay that is kept. */
+	 * env.reward_scale included. weights_from: clocks [P] of the job whose parameters, target and moments are already in
+	 * place, NULL = initial values by seed, with what derive would make of them. replay_from: the same for a replay that
+	 * is kept. */
 	int (*begin)(struct exec *x, const struct fh_spec *spec, const struct fh_split *split, const void *weights_from,
 		     const void *replay_from, struct fh_status *st);
 	/* Looks at a checkpoint before it is loaded: tensor[i] is a host copy of tensor i (all trials), NULL where it is

@@ -297,7 +297,7 @@ int trainer_begin(struct trainer *t, const struct fh_spec *spec, struct market *
 	else if (rc == 0)
 		rc = trainer_install(t, &start, m, warm, keep, warm ? clocks : NULL, keep ? clocks : NULL, st);
 	free(clocks);
-	if (rc == 0)
+	if (rc == 0 && (warm || checkpoint)) /* initial values came with what is made of them */
 		rc = t->plan.program->derive(t->x, st);
 	if (rc == 0)
 		rc = trainer_read_progress(t, st);

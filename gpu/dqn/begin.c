@@ -18,19 +18,37 @@ static int put(struct exec *x, int tensor, int trial, const void *src, struct fh
 	return x->backend->write(x, tensor, bytes * (size_t)trial, src, bytes, st);
 }
 
+static void round_all(const float *flat, int64_t n, uint16_t *low)
+{
+	for (int64_t i = 0; i < n; i++)
+		low[i] = bf16_from(flat[i]);
+}
+
+/* Both networks begin alike, and so do their low-precision copies: nothing has to come back from a device for them. */
 static int begin_network(struct exec *x, int trial, uint64_t seed, struct fh_status *st)
 {
 	const struct dqn_dims *d = x->dims;
+	int lp = d->precision == FH_PRECISION_BF16;
 	float *flat = malloc((size_t)d->params * sizeof *flat);
+	uint16_t *low = lp ? malloc((size_t)d->params * sizeof *low) : NULL;
 	int rc;
 
-	if (!flat)
+	if (!flat || (lp && !low)) {
+		free(flat);
 		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld initial parameters", (long long)d->params);
+	}
 	dqn_init_params(d, seed, flat);
 	rc = put(x, T_PARAM, trial, flat, st);
 	if (rc == 0)
 		rc = put(x, T_TARGET, trial, flat, st);
+	if (lp)
+		round_all(flat, d->params, low);
+	if (rc == 0 && lp)
+		rc = put(x, T_PARAM_LP, trial, low, st);
+	if (rc == 0 && lp)
+		rc = put(x, T_TARGET_LP, trial, low, st);
 	free(flat);
+	free(low);
 	return rc;
 }
 
@@ -131,8 +149,7 @@ static int derive_low(struct exec *x, int from, int to, int trial, float *flat, 
 
 	if (rc)
 		return rc;
-	for (int64_t i = 0; i < d->params; i++)
-		low[i] = bf16_from(flat[i]);
+	round_all(flat, d->params, low);
 	return put(x, to, trial, low, st);
 }
 
