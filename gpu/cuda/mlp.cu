@@ -92,7 +92,7 @@ size_t shared_bytes(const struct mlp_args *x, int b, int eights)
 {
 	const int size = eights == 7 ? (int)stage<7>::SIZE : eights == 4 ? (int)stage<4>::SIZE : (int)stage<0>::SIZE;
 
-	return ((size_t)block[b].rows * x->ld + (size_t)block[b].stages * size) * sizeof(bf16) + size / LDB * sizeof(float);
+	return ((size_t)block[b].rows * x->ld + (size_t)block[b].stages * size) * sizeof(bf16) + size / BK * sizeof(float);
 }
 
 /* FH_GPU_WIDE as a number, -1: not set. */
@@ -194,7 +194,9 @@ int mlp_takes(struct cuda_exec *c, long rows, int greedy)
 		return 0;
 	x.passes = 1;
 	x.pass[0].rows = (int)(rows / c->dims.P);
-	return block_of(c, &x, greedy ? eights_of(c->dims.NA) : 0) >= 0;
+	const int b = block_of(c, &x, greedy ? eights_of(c->dims.NA) : 0);
+	/* Where no larger block fits, many small ones would read the weights too often. */
+	return b >= 0 && (block[b].rows > 32 || wide_asked() > 0 || tiles_of(&x, block[b].rows) <= 2L * c->multiprocessors);
 }
 
 int mlp_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st)

@@ -20,7 +20,7 @@ namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { BK = 32, LDB = BK + 8, UNIT = 64, UNITS = 4, CHUNKS = 16, THREADS = 256, PICKS = 5 };
+enum { BK = 32, UNIT = 64, UNITS = 4, CHUNKS = 16, THREADS = 256, PICKS = 5 };
 enum { TO_H1, TO_H2, TO_HEAD, TO_OUT };
 
 struct mlp_unit {
@@ -55,14 +55,18 @@ struct mlp_args {
 };
 static_assert(sizeof(struct mlp_args) <= 4096, "kernel arguments");
 
-/* A block: ROWS rows, a warp's share of them MI x 16 by NJ x 8 columns, a ring of STAGES. Small blocks are there for few rows: a stage
- * is soon done with, so more of them are on their way. */
+/* A block: ROWS rows, a warp's share of them MI x 16 by NJ x 8 columns, a ring of STAGES. */
 template <int M, int N> struct shape {
-	enum { MI = M, NJ = N, WARPS_N = UNITS * UNIT / (NJ * 8), ROWS = THREADS / 32 / WARPS_N * MI * 16, STAGES = NJ == 8 ? 4 : 6 };
+	enum { MI = M, NJ = N, WARPS_N = UNITS * UNIT / (NJ * 8), ROWS = THREADS / 32 / WARPS_N * MI * 16, STAGES = 4 };
 };
 
 /* Rows of a stage of the ring: four units, or the padded atoms of PICKS actions (in pairs of 8). */
-template <int J> struct stage { enum { ROWS = J ? (PICKS * J + 1) / 2 * 16 : 0, MOST = ROWS > UNITS * UNIT ? ROWS : UNITS * UNIT, SIZE = MOST * LDB }; };
+template <int J> struct stage { enum { ROWS = J ? (PICKS * J + 1) / 2 * 16 : 0, MOST = ROWS > UNITS * UNIT ? ROWS : UNITS * UNIT, SIZE = MOST * BK }; };
+
+/* Where 8 columns, the q-th, of a row of a stage are. Four rows of 64 bytes that follow each other in twos keep their columns in
+ * another order, so that neither a copy of whole rows nor eight rows of one column meet in a bank; rows 8 apart have the same
+ * order, and for the next 16 columns it is this place ^ 16. */
+__device__ __forceinline__ int in_stage(int row, int q) { return row * BK + (q ^ (row >> 1 & 3)) * 8; }
 
 __device__ __forceinline__ int at_random(const struct dqn_clock *c) /* epsilon is 1, whatever rounding does */
 {
@@ -140,10 +144,10 @@ template <int J> __device__ __forceinline__ void feed_tile(struct feed<J> &f, co
 /* Asks for the next stage; always a group, so that waits count alike. */
 template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, const struct mlp_args &x, bf16 *to)
 {
-	enum { FIRST = THREADS / 4 * LDB };
+	enum { FIRST = THREADS / 4 * BK };
 
 	if (f.tile < x.tiles * x.trials) {
-		to += threadIdx.x / 4 * LDB + threadIdx.x % 4 * 8;
+		to += in_stage(threadIdx.x / 4, threadIdx.x % 4);
 		if (f.k % 8 == 0) {
 			const ptx_shared s = ptx_shared_at(to);
 			const unsigned rows = f.at < f.k ? f.rows : f.rows & ~255u;
@@ -213,7 +217,7 @@ template <int MI, int NJ> __device__ __forceinline__ void multiply(float (&acc)[
 	const int lane = threadIdx.x & 31;
 
 	a += (size_t)(lane & 15) * ld + (lane >> 4) * 8;
-	b += ((lane & 7) + (lane >> 4) * 8) * LDB + ((lane >> 3) & 1) * 8;
+	const int at = in_stage((lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1);
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
 		unsigned fa[MI][4], fb[NJ / 2][4];
@@ -222,7 +226,7 @@ template <int MI, int NJ> __device__ __forceinline__ void multiply(float (&acc)[
 			ptx_ldmatrix4(fa[i], a + i * 16 * ld + k);
 #pragma unroll
 		for (int j = 0; j < NJ / 2; j++)
-			ptx_ldmatrix4(fb[j], b + j * 16 * LDB + k);
+			ptx_ldmatrix4(fb[j], b + j * 16 * BK + (at ^ k));
 #pragma unroll
 		for (int j = 0; j < NJ; j++)
 #pragma unroll
@@ -298,17 +302,18 @@ __device__ __forceinline__ void keep_rows(const struct mlp_args &x, const struct
 template <int MOST> __device__ __forceinline__ void multiply_all(float (&acc)[MOST][4], const bf16 *a, const bf16 *b, int eights)
 {
 	enum { PAIRS = (MOST + 1) / 2 };
+	const int lane = threadIdx.x & 31, at = in_stage((lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1);
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
 		unsigned fa[4], fb[2][4];
 
 		ptx_ldmatrix4(fa, a + k);
-		ptx_ldmatrix4(fb[0], b + k);
+		ptx_ldmatrix4(fb[0], b + (at ^ k));
 #pragma unroll
 		for (int j = 0; j < PAIRS; j++)
 			if (2 * j < eights) {
 				if (j + 1 < PAIRS)
-					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * LDB + k);
+					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * BK + (at ^ k));
 				ptx_mma_bf16(acc[2 * j], fa, fb[j & 1][0], fb[j & 1][1]);
 				if (2 * j + 1 < MOST)
 					ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
@@ -467,7 +472,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 				if (k == 0 && column < q.unit[threadIdx.x / UNIT].n)
 					mine_bias = bias[q.unit[threadIdx.x / UNIT].bias + column];
 				if (mine)
-					multiply<MI, NJ>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * LDB);
+					multiply<MI, NJ>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * BK);
 				if (k == 0)
 					shared_bias[threadIdx.x] = mine_bias;
 				end_step();
@@ -499,7 +504,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 
 #pragma unroll 1
 				for (int k = 0; k < q.k; k += BK) {
-					const bf16 *b = begin_step() + ((lane & 7) + (lane >> 4) * 8) * LDB + ((lane >> 3) & 1) * 8;
+					const bf16 *b = begin_step();
 
 					float mine_bias[2] = {};
 #pragma unroll
