@@ -385,22 +385,22 @@ int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o
 static void join_contracts(struct dataset_origin *o, const Fh__V1__Dataset *old)
 {
 	size_t seam = o->rolls && !o->roll[0], a = old->n_roll + 1, b = o->rolls + 1 - seam, n = 0;
-	char **name;
+	char **name, *last = NULL;
 
 	if (!o->contracts && !old->n_contract)
 		return;
 	name = need(calloc(a + b + 1, sizeof *name));
 	for (size_t i = 0; i < a; i++)
-		name[n++] = need(strdup(i < old->n_contract ? old->contract[i] : ""));
+		name[n++] = last = need(strdup(i < old->n_contract ? old->contract[i] : ""));
 	for (size_t i = 0; i < b; i++) {
 		char *next = i < o->contracts ? (char *)o->contract[i] : need(strdup(""));
 
 		if (i || seam) {
 			name[n++] = next;
-		} else if (name[n - 1][0]) {
+		} else if (last && last[0]) {
 			free(next);
 		} else {
-			free(name[n - 1]);
+			free(last);
 			name[n - 1] = next;
 		}
 	}
