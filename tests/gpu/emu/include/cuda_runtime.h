@@ -9,10 +9,18 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+/* All that anybody here includes, before the words below: the standard library of GCC 13 and later says __noinline__ itself. */
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <string>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #define CUDART_VERSION 13000
 
