@@ -4,6 +4,7 @@
 Stages, in the order of `make check`:
   gcc    builds with -Werror, runs the C suites two at a time, the learning proofs alone, the end-to-end suite
   clang  builds everything with clang and -Werror
+  arrow  builds with Parquet (make ARROW=), reads and writes such files; one skip where the Python package pyarrow is not
   asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites and the end-to-end suite
   tsan   ThreadSanitizer: the same but the readers of tests/data, which have one thread
   lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
@@ -39,12 +40,13 @@ PYTHON = str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "python")
 CORES = len(os.sched_getaffinity(0))
 SHOWN_LINES = 60  # of a failed step's output
 
-STAGES = ("gcc", "clang", "asan", "tsan", "lint", "fuzz")
+STAGES = ("gcc", "clang", "arrow", "asan", "tsan", "lint", "fuzz")
 FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "json": 60, "dbn": 60}
 ALONE = ("gpu",)
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
     "clang": ["CC=clang", "OPT=-O0", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
+    "arrow": ["CC=gcc", "OPT=-O0"],
     "asan": ["CC=gcc", "OPT=-O1", "EMU_OPT=-O1", "SAN=address,undefined"],
     "tsan": ["CC=gcc", "OPT=-O2", "EMU_OPT=-O1", "SAN=thread"],
     "gpu": ["CC=gcc"],
@@ -52,6 +54,7 @@ BUILD_ARGS = {
 SUPPRESSIONS = ROOT / "tests" / "sanitizers"
 SAN_ENV = {
     "gcc": {},
+    "arrow": {},
     "gpu": {},
     "asan": {
         "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=66:strict_string_checks=1:detect_stack_use_after_return=1",
@@ -62,7 +65,7 @@ SAN_ENV = {
         "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/tsan.supp:halt_on_error=0:exitcode=66:atexit_sleep_ms=0:second_deadlock_stack=1:history_size=4",
     },
 }
-SLOWDOWN = {"gcc": 1, "gpu": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
+SLOWDOWN = {"gcc": 1, "gpu": 1, "arrow": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
 
 print_lock = threading.Lock()
 
@@ -225,12 +228,12 @@ def run_pool(steps, width):
     return total
 
 
-def build(stage, targets):
+def build(stage, targets, *more):
     folder = ROOT / "build" / ("check" if stage == "gcc" else stage)
-    argv = ["make", "-s", f"-j{CORES}", f"BUILD={folder.relative_to(ROOT)}", "WERROR=-Werror", *BUILD_ARGS[stage], *targets]
+    argv = ["make", "-s", f"-j{CORES}", f"BUILD={folder.relative_to(ROOT)}", "WERROR=-Werror", *BUILD_ARGS[stage], *more, *targets]
     if os.environ.get("CCACHE_DIR") or os.environ.get("FHD_CCACHE"):
         argv = [a.replace("CC=", "CC=ccache ") if a.startswith("CC=") else a for a in argv]
-    return folder, run_step(Step(f"{stage}: build", argv, count_single, 900, log=folder / "log" / "build.txt"))
+    return folder, run_step(Step(f"{stage}: build", argv, count_single, 1800, log=folder / "log" / "build.txt"))
 
 
 LENGTHS = {"gpu_checkpoint": 8, "client_follow": 8, "daemon_http": 5, "daemon_series": 4, "client_csv": 3, "daemon_jobs": 3, "gpu_learn": 3}
@@ -246,12 +249,12 @@ def c_steps(stage, folder, kind, limit_s):
     return steps
 
 
-def pytest_step(stage, folder, suite, limit_s, length):
-    name = Path(suite).name
+def pytest_step(stage, folder, suite, limit_s, length, *more):
+    name = Path(suite).stem
     xml = folder / "log" / f"{name}.xml"
     xml.unlink(missing_ok=True)
     argv = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", "--durations=15", f"--junitxml={xml}",
-            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), suite]
+            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), *more, suite]
     env = {**SAN_ENV[stage], "FHD_BUILD": str(folder), "FHD_SLOWDOWN": str(SLOWDOWN[stage]), "PYTHONDONTWRITEBYTECODE": "1"}
     return Step(f"{stage}: {name}", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / f"{name}.txt", length=length)
 
@@ -300,11 +303,27 @@ def lint_steps():
 def fuzz_steps():
     """The libraries are built at once; each target's program when its turn comes."""
     log = ROOT / "build" / "fuzz" / "log"
-    total = run_step(Step("fuzz: build", ["tests/fuzz/run.sh", "build"], count_single, 900, log=log / "build.txt"))
+    total = run_step(Step("fuzz: build", ["tests/fuzz/run.sh", "build"], count_single, 1800, log=log / "build.txt"))
     if total.failed:
         return total, []
     return total, [Step(f"fuzz: {target}", ["tests/fuzz/run.sh", target], count_single, seconds + 300,
                         env={"FUZZ_SECONDS": str(seconds)}, log=log / f"{target}.txt", length=seconds) for target, seconds in FUZZ_SECONDS.items()]
+
+
+NO_PARQUET = "--ignore=tests/data/test_parquet.py"  # it has a stage of its own, with a build that can
+
+
+def arrow_steps():
+    found = sorted(Path(PYTHON).parent.parent.glob("lib/python3*/site-packages/pyarrow/include/arrow"))
+    if not found:
+        skip = Count(0, 0, 1)
+        skip.reasons["Parquet: the Python package pyarrow is not there"] = 1
+        return skip, []
+    folder = ROOT / "build" / "arrow"
+    made = [f"{folder.relative_to(ROOT)}/{x}" for x in ("py/fh_pb2.py", "tests/data/bars")]
+    folder, total = build("arrow", ["host", *made], f"ARROW={found[0].parent.parent}")
+    suites = ("tests/data/test_parquet.py", "tests/e2e/test_datasets.py")
+    return total, [] if total.failed else [pytest_step("arrow", folder, x, 600, 10, "-k", "arquet") for x in suites]
 
 
 def run_gcc():
@@ -313,7 +332,7 @@ def run_gcc():
         return total
     total.add(run_pool(c_steps("gcc", folder, "unit", 120), CORES))
     total.add(run_pool(c_steps("gcc", folder, "train", 600), 1))
-    total.add(run_pool([pytest_step("gcc", folder, "tests/e2e", 900, 100), pytest_step("gcc", folder, "tests/data", 900, 20)], 2))
+    total.add(run_pool([pytest_step("gcc", folder, "tests/e2e", 900, 100), pytest_step("gcc", folder, "tests/data", 900, 20, NO_PARQUET)], 2))
     return total
 
 
@@ -323,7 +342,7 @@ def sanitizer_steps(stage):
         return total, []
     steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 300)]
     if stage == "asan":
-        steps.append(pytest_step(stage, folder, "tests/data", 900, 60))
+        steps.append(pytest_step(stage, folder, "tests/data", 900, 60, NO_PARQUET))
     return total, steps
 
 
@@ -340,6 +359,8 @@ def run_stages(stages):
             got, more = fuzz_steps()
         elif stage == "gcc":
             got = run_gcc()
+        elif stage == "arrow":
+            got, more = arrow_steps()
         elif stage == "clang":
             got = build("clang", ["host", "unit-bins", "train-bins", "e2e-bins"])[1]
         else:
@@ -355,7 +376,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stage", nargs="*", metavar="STAGE", help="gcc clang asan tsan lint fuzz (default: all of these), or gpu")
+    parser.add_argument("stage", nargs="*", metavar="STAGE", help=f"{' '.join(STAGES)} (default: all of these), or gpu")
     args = parser.parse_args()
     for stage in args.stage:
         if stage not in STAGES + ALONE:
