@@ -3,10 +3,11 @@
 #ifndef FHD_DATASET_INTERNAL_H
 #define FHD_DATASET_INTERNAL_H
 
-#include "daemon/dataset.h"
-#include "proto/status.h"
-
 #include <limits.h>
+
+#include "daemon/dataset.h"
+#include "gpu/synth.h"
+#include "proto/status.h"
 
 struct dataset {
 	char name[FH_NAME_MAX];
@@ -114,7 +115,36 @@ void cache_free(struct datasets *ds);
 
 #define BAR_BYTES 48 /* ts, open, high, low, close, volume */
 
-/* dataset_register.c */
+/* dataset_register.c: from bars to a registered set; dataset_append.c has what an append adds to that. */
+struct registration {
+	struct registration *next;
+	struct datasets *ds;
+	struct dataset_origin origin;
+	struct market *market;     /* of an upload: it is filled; NULL: synth, append make it */
+	struct growing *growing;   /* or NULL */
+	struct market_bars bars;   /* append: the new ones, one owned block that begins with ts */
+	struct synth synth;
+	char there[65];            /* hash of the set that has this name, "" when it is free */
+	int64_t there_bars;        /* append: how many it has */
+	uint64_t bytes;            /* counted in upload_bytes until it ends */
+	int started;               /* the pool has it, or had it */
+	int write;                 /* the file is to be written */
+	int row;                   /* its row is on the way: too late to give it up */
+	int aborted;               /* its client gave it up while the pool had it */
+	char upload[UPLOAD_ID_MAX];
+	uint64_t created_ns;
+	char path[PATH_MAX];
+	/* of the work */
+	uv_work_t work;
+	void *info;
+	size_t info_bytes;
+	int code;
+	struct fh_status st;
+	dataset_registered done;
+	void *arg;
+};
+int registration_append(struct registration *r); /* pool: r->market is made of the old bars and the new ones */
+void registration_inherit(struct registration *r, const struct dataset *d); /* loop: what stays of the old set */
 int registering(const struct datasets *ds, const char *name);
 /* Checks of an append that need no bars: FH_NOT_FOUND, FH_CORRUPT, FH_CONFLICT. */
 int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o, struct fh_status *st);

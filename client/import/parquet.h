@@ -11,7 +11,7 @@ int parquet_there(struct fh_status *st);
  * kind of number. "Lines" are row numbers from 1. Adds to out->bars, rows, dropped, has_volume; first_drop: why the first bad row
  * was dropped; seen: what a column of symbols says. FH_INVALID, FH_CORRUPT, FH_INTERRUPTED. */
 #define PARQUET_DROP_TEXT 512
-struct parquet_seen { int64_t others, changes; char symbols[IMPORT_NOTE_SIZE / 2]; }; /* rows of others than o->symbol; of the rest, the first names */
+struct parquet_seen { int64_t others, changes; char symbols[IMPORT_NOTE_SIZE / 2]; }; /* rows of others than o->symbol; of the rest */
 int parquet_read(const char *path, const struct import_options *o, struct import *out, char first_drop[PARQUET_DROP_TEXT],
 		 struct parquet_seen *seen, struct fh_status *st);
 /* ts as timestamp[ns, UTC], the rest as doubles; symbol (NULL: no such column): the name of a bar's contract. The file appears whole or
