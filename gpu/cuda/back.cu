@@ -355,10 +355,12 @@ int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared
 	consider<few>(c, x, *shared, &best);
 	consider<some>(c, x, *shared, &best);
 	consider<many_tight>(c, x, *shared, &best);
-	const char *wide = getenv("FH_GPU_WIDE"); /* 2, 3, 4: tiles of 16, 32, 64 rows, for tests */
-	const int asked = wide ? atoi(wide) : 0, rows = asked == 2 ? few::ROWS : asked == 3 ? some::ROWS : asked == 4 ? many::ROWS : 0;
+	const char *wide = getenv("FH_GPU_WIDE");
+	const int rows = wide ? atoi(wide) : 0;
 	const size_t bytes = rows == few::ROWS ? shared_bytes<few>(x) : rows == some::ROWS ? shared_bytes<some>(x) : shared_bytes<many_tight>(x);
-	return rows && bytes <= *shared ? rows : best.rows;
+	if (rows != few::ROWS && rows != some::ROWS && rows != many::ROWS)
+		return best.rows;
+	return bytes <= *shared ? rows : best.rows;
 }
 
 template <typename Team> cudaError_t launch(struct cuda_exec *c, struct back_args *x)

@@ -8,8 +8,8 @@
 #include <string.h>
 #include "gpu/cuda/gemm.cuh"
 
-/* Kernels for many rows: when there are enough. FH_GPU_WIDE, for tests: 0 never, other values whenever the shape allows it (2, 3, 4:
- * in smaller to larger tiles). Never where stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
+/* Kernels for many rows: when there are enough. FH_GPU_WIDE, for tests: 0 never, other values whenever the shape allows it (16, 32,
+ * 64: in tiles of so many rows). Never where stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
 static inline int back_wide(const struct cuda_exec *c, int enough)
 {
 	const char *wide = getenv("FH_GPU_WIDE");

@@ -1,13 +1,12 @@
-/* One training step as it is launched: nine dependent kernels, or six where the layers forward are one launch, and the replay's end
- * of the step beside them.
+/* One training step as it is launched: six dependent kernels, and the replay's end of the step beside them.
  *
- *   draw -> layer 1 -> layer 2 -> heads 1 -> heads 2 -> loss -> back -> weights -> adam
- *                                                        \-> priority --------\-> count
+ *   draw -> forward -> loss -> back -> weights -> adam
+ *                          \-> priority -----\-> count
  *
- * draw: schedules, stratified walk down the tree, gather. back: the gradient through all layers (other precisions than BF16: layer by
- * layer, with the weight gradients that are ready by then). priority: means of the batch, new leaves and the nodes above them,
- * before anyone knows whether the step will be skipped; count: the guard, leaves put back if it is, accumulators, counters. adam
- * finds the norm by itself.
+ * draw: schedules, stratified walk down the tree, gather. forward, back: all layers at once (other precisions than BF16, or
+ * networks that do not fit: layer by layer). priority: means of the batch, new leaves and the nodes above them, before anyone
+ * knows whether the step will be skipped; count: the guard, leaves put back if it is, accumulators, counters. adam finds the
+ * norm by itself.
  *
  * The same kernels as the stages or kernels with their bits: FH_GPU_SYNC=1 runs the stages, and tests compare the two. */
 #include "gpu/cuda/exec.h"

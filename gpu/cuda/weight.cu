@@ -276,6 +276,7 @@ typedef shape<64> small;
 int weight_takes(struct cuda_exec *c, struct gemm_group *g)
 {
 	const char *wide = getenv("FH_GPU_WIDE");
+	const int rows = wide ? atoi(wide) : 0;
 	int shared = 0;
 
 	if (c->dims.precision != FH_PRECISION_BF16 || !back_wide(c, 1) ||
@@ -283,7 +284,7 @@ int weight_takes(struct cuda_exec *c, struct gemm_group *g)
 		return 0;
 	g->trials = c->dims.P;
 	count_tiles(g, large::TILE);
-	if (large::BYTES <= shared && (wide ? atoi(wide) != 2 : tiles_of(g) >= c->multiprocessors))
+	if (large::BYTES <= shared && (rows > 1 ? rows > 16 : tiles_of(g) >= c->multiprocessors))
 		return large::TILE;
 	count_tiles(g, small::TILE);
 	return small::TILE;

@@ -1,4 +1,4 @@
-/* The kernels for many rows behind the forward pass (FH_GPU_WIDE=2, 3, 4: in tiles of 16, 32, 64 rows) against those layer by layer
+/* The kernels for many rows behind the forward pass (FH_GPU_WIDE=16, 32, 64: in tiles of so many rows) against those layer by layer
  * (0), bit for bit, over sizes where tiles, units of columns and steps of a sum do not come out even; the projection wherever a
  * return may land. */
 #include "gpu/cuda/scratch.h"
@@ -108,7 +108,7 @@ static void left_free(struct left *l)
 
 static void back_is_layered(void **state)
 {
-	static const char *const wide[] = {"2", "3", "4"};
+	static const char *const wide[] = {"16", "32", "64"};
 
 	(void)state;
 	if (!rig_cuda)
