@@ -170,7 +170,7 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 1) k_env(co
 
 /* Greedy action, exploration, environment, and with n = 1 (where every environment stores exactly one transition) the
  * storing as well: one warp an environment, one launch. */
-template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS) k_act(const __grid_constant__ struct collect_args x)
+template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS, 1) k_act(const __grid_constant__ struct collect_args x)
 {
 	__shared__ double stat[WARPS][CUDA_ENV_STATS];
 	const struct dqn_dims &d = x.d;
