@@ -2,10 +2,10 @@
 """Runs the checks and counts them: tests/run.py [--time-scale X] [STAGE...]
 
 Stages, in the order of `make check`:
-  gcc    builds with -Werror, runs the C suites two at a time, the learning proofs alone, the end-to-end suite
+  gcc    builds with -Werror, runs the C suites and the CUDA backend on its emulator, the learning proofs alone, the end-to-end suite
   clang  builds everything with clang and -Werror
   arrow  builds with Parquet (make ARROW=), reads and writes such files; one skip where the Python package pyarrow is not
-  asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites and the end-to-end suite
+  asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites, the CUDA stages on the emulator, the end-to-end suite
   tsan   ThreadSanitizer: the same but the readers of tests/data, which have one thread
   lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
   fuzz   libFuzzer on everything that reads foreign bytes: a minute for market data files, less for the small formats
@@ -249,6 +249,31 @@ def c_steps(stage, folder, kind, limit_s):
     return steps
 
 
+# The CUDA backend on the emulator (tests/gpu/emu), as other devices than the one that it is by default.
+EMULATED = {
+    "golden": [{}, {"FH_EMU_SM": "86", "FH_EMU_SEED": "4"}],
+    "wide": [{"FH_EMU_MULTIPROCESSORS": "3"}],
+}
+EMULATED_ASAN = ("stages",)  # ten times as slow there: the program with the odd sizes, without the largest
+# a fake stack for each of a million fibers takes longer than all that they do
+NO_FAKE_STACKS = "detect_leaks=1:abort_on_error=0:exitcode=66:strict_string_checks=1:detect_stack_use_after_return=0"
+
+
+def emulated_steps(stage, folder, programs=None):
+    steps = []
+    for source in sorted((ROOT / "tests" / "gpu").glob("*.c")):
+        if programs and source.stem not in programs:
+            continue
+        for number, more in enumerate(EMULATED.get(source.stem, [{}])):
+            device = {"FH_EMU_SM": "90", "FH_EMU_SEED": "3", **more}
+            env = {**SAN_ENV[stage], "FH_TEST_SLOWDOWN": str(SLOWDOWN[stage]), "FHD_LIBDIR": str(folder / "emu"), **device}
+            if stage == "asan":
+                env["ASAN_OPTIONS"] = NO_FAKE_STACKS
+            steps.append(Step(f"{stage}: gpu/{source.stem} (emulated sm_{device['FH_EMU_SM']})", [str(folder / "tests" / "gpu" / source.stem)],
+                              count_cmocka, 600 * SLOWDOWN[stage], env=env, log=folder / "log" / f"emu_{source.stem}_{number}.txt", length=30))
+    return steps
+
+
 def pytest_step(stage, folder, suite, limit_s, length, *more):
     name = Path(suite).stem
     xml = folder / "log" / f"{name}.xml"
@@ -327,21 +352,22 @@ def arrow_steps():
 
 
 def run_gcc():
-    folder, total = build("gcc", ["host", "unit-bins", "train-bins", "e2e-bins"])
+    folder, total = build("gcc", ["host", "unit-bins", "train-bins", "e2e-bins", "gpu-emu", "gpu-bins"])
     if total.failed:
         return total
-    total.add(run_pool(c_steps("gcc", folder, "unit", 120), CORES))
+    total.add(run_pool(c_steps("gcc", folder, "unit", 120) + emulated_steps("gcc", folder), CORES))
     total.add(run_pool(c_steps("gcc", folder, "train", 600), 1))
     total.add(run_pool([pytest_step("gcc", folder, "tests/e2e", 900, 100), pytest_step("gcc", folder, "tests/data", 900, 20, NO_PARQUET)], 2))
     return total
 
 
 def sanitizer_steps(stage):
-    folder, total = build(stage, ["host", "unit-bins", "e2e-bins"])
+    folder, total = build(stage, ["host", "unit-bins", "e2e-bins", *(["gpu-emu", "gpu-bins"] if stage == "asan" else [])])
     if total.failed:
         return total, []
     steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 300)]
     if stage == "asan":
+        steps += emulated_steps(stage, folder, EMULATED_ASAN)
         steps.append(pytest_step(stage, folder, "tests/data", 900, 60, NO_PARQUET))
     return total, steps
 

@@ -15,6 +15,8 @@
 static const struct backend *rig_cuda; /* opened once; NULL: no device, tests skip */
 static int rig_emulated;               /* it is tests/gpu/emu on this CPU, a thousand times slower than a card */
 
+static int rig_slow;                   /* emulated under a sanitizer: ten times slower again, the largest shapes are left out */
+
 /* How many of something: as many as a card does, or as few as still prove the point where a CPU has to do it. */
 #define RIG_MANY(on_card, emulated) (rig_emulated ? (emulated) : (on_card))
 
@@ -44,7 +46,10 @@ GOLDEN_UNUSED static int rig_open(void **state)
 		return -1;
 	}
 	rig_emulated = strstr(info.name, "emulated") != NULL;
-	printf("device: %s%s\n", info.name, rig_emulated ? ", fewer steps and trials than on a card" : "");
+	const char *slowdown = getenv("FH_TEST_SLOWDOWN");
+	rig_slow = rig_emulated && slowdown && atoi(slowdown) > 1;
+	printf("device: %s%s%s\n", info.name, rig_emulated ? ", fewer steps and trials than on a card" : "",
+	       rig_slow ? ", without the largest shapes" : "");
 	return 0;
 }
 

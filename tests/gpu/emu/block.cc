@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <dlfcn.h>
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifndef __x86_64__
@@ -29,7 +30,7 @@ enum { STACK = 512 << 10 };
 #else
 enum { STACK = 256 << 10 };
 #endif
-enum { POOLS = 3, COLOUR = 16 << 10 }; /* a running block and two that have begun early; stacks spread over cache sets */
+enum { POOLS = 3, COLOUR = 16 << 10, LAST_CALLS = 16 << 10 }; /* a running block and two that have begun early; stacks spread over cache sets */
 
 struct meeting { const char *what; int line; unsigned mask, arrived; void *arg[EMU_WARP]; };
 struct emu_warp_state {
@@ -167,7 +168,7 @@ static void show_kernel(const void *function)
 /* ---------------------------------------------------------------- fibers */
 
 static char *stacks[POOLS];
-static std::vector<struct emu_thread> threads_of[POOLS];
+static struct emu_thread *threads_of[POOLS]; /* never freed: they keep room for their copies */
 static bool pool_taken[POOLS];
 
 static char *stack_of(int pool, unsigned i)
@@ -202,6 +203,10 @@ static void *fresh_stack(int pool, unsigned i)
 	char *top = stack_of(pool, i) + stack_size() - (size_t)i * 1088 % COLOUR / 64 * 64;
 	void **sp = (void **)(((uintptr_t)top & ~(uintptr_t)15) - 8);
 
+#ifdef __SANITIZE_ADDRESS__
+	/* a fiber that ended never returned from its last calls, whose frames lie close to the top */
+	__asan_unpoison_memory_region(stack_of(pool, i) + stack_size() - COLOUR - LAST_CALLS, COLOUR + LAST_CALLS);
+#endif
 	*sp = nullptr; /* where thread_main would return to: it never does */
 	*--sp = (void *)thread_main;
 	for (int k = 0; k < 6; k++)
@@ -470,8 +475,9 @@ static struct emu_block *block_new(const struct emu_kernel *k, dim3 at)
 	pool_taken[b->pool] = true;
 	if (posix_memalign((void **)&b->shared, 128, k->shared ? k->shared : 1))
 		emu_fail("no memory for %zu bytes of shared memory", k->shared);
-	threads_of[b->pool].resize(EMU_THREADS_MAX);
-	b->thread = threads_of[b->pool].data();
+	if (!threads_of[b->pool])
+		threads_of[b->pool] = new emu_thread[EMU_THREADS_MAX]();
+	b->thread = threads_of[b->pool];
 	return b;
 }
 static void block_free(struct emu_block *b)
