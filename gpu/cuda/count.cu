@@ -43,10 +43,9 @@ struct count_args {
 	const double *sums;      /* of k_sums */
 	float *tree;
 	const int32_t *index;
-	int32_t *winner;
-	const float *old;
+	const float *old;        /* leaves before the update, see write_leaf() */
 	const double *part;      /* NULL: NORM has filled the clock already */
-	size_t sums_trial, winner_trial, old_trial, part_trial;
+	size_t sums_trial, old_trial, part_trial;
 	int B, NA, parts;
 	int64_t C;
 };
@@ -70,7 +69,6 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constan
 	struct dqn_clock *c = &x.clock[z];
 	float *node = x.tree + (size_t)z * 2 * x.C;
 	const int32_t *index = x.index + (size_t)z * x.B;
-	int32_t *winner = (int32_t *)((char *)x.winner + z * x.winner_trial);
 
 	if (x.part)
 		guard(c, x, shared);
@@ -78,15 +76,13 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constan
 		const float *old = (const float *)((const char *)x.old + z * x.old_trial);
 
 		for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
-			if (winner[index[j]] == j)
+			if (old[j] != CUDA_NOT_MINE)
 				node[x.C + index[j]] = old[j];
 		cuda_join_levels(node, x.C, index, x.B);
 		if (threadIdx.x == 0)
 			c->largest = old[x.B];
 		__syncthreads();
 	}
-	for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS)
-		winner[index[j]] = -1;
 	const double *sum = (const double *)((const char *)x.sums + z * x.sums_trial);
 	if (threadIdx.x)
 		return;
@@ -141,7 +137,6 @@ int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_st
 	a.sums = cuda_at<double>(c, &c->s.sums), a.sums_trial = c->s.sums.stride;
 	a.tree = cuda_tensor<float>(c, T_TREE);
 	a.index = cuda_tensor<int32_t>(c, T_INDEX);
-	a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
 	a.old = cuda_at<float>(c, &c->s.old), a.old_trial = c->s.old.stride;
 	a.part = guard ? cuda_at<double>(c, &c->s.part) : nullptr, a.part_trial = c->s.part.stride, a.parts = c->s.parts;
 	a.B = d->B, a.NA = d->NA, a.C = d->C;

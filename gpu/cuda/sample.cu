@@ -150,6 +150,97 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 	}
 }
 
+/* Many samples: a thread each. The levels that all of them pass come from shared memory, both children of a node are one
+ * load, and the transitions follow 16 bytes at a time by all threads. The same comparisons as find_by_warp(). */
+enum { MANY = 2048, MANY_THREADS = 256, MANY_SAMPLES = 64, TOP = 2048 }; /* from so many rows of all trials on; TOP: nodes in shared memory */
+static_assert(MANY_SAMPLES % 32 == 0 && 32 % CUDA_WALK_SAMPLES == 0, "whole warps of samples, whole maxima of a warp");
+
+__device__ __forceinline__ int32_t find_by_thread(const float *node, const float *top, int64_t C, double x)
+{
+	int64_t n = 1;
+
+	while (n < C) {
+		const float2 child = 2 * n < TOP ? *(const float2 *)(top + 2 * n) : *(const float2 *)(node + 2 * n);
+		const double left = child.x;
+		const bool right = !(x < left || child.y == 0.f);
+
+		x = right ? x - left : x;
+		n = 2 * n + right;
+	}
+	return (int32_t)(n - C);
+}
+
+template <typename T, typename V>
+__device__ __forceinline__ void gather_rows(const struct walk_args &x, const int32_t *leaf, int first, int rows)
+{
+	enum { U = sizeof(V) / sizeof(T) };
+	const struct dqn_dims &d = x.d;
+	const int z = blockIdx.z, per_row = d.SD / U;
+	const size_t replay = (size_t)z * d.C;
+	T *low = (T *)((char *)x.x + z * x.x_trial);
+
+#pragma unroll 4
+	for (int i = threadIdx.x; i < 2 * rows * per_row; i += MANY_THREADS) {
+		const int row = i / per_row, at = i % per_row * U, r = row >> 1;
+		const T *from = (const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * d.SD + at;
+
+		*(V *)(low + (size_t)((row & 1 ? d.B : 0) + first + r) * x.ldx + at) = *(const V *)from;
+	}
+}
+
+template <typename T> __global__ void __launch_bounds__(MANY_THREADS) k_walk_many(const __grid_constant__ struct walk_args x)
+{
+	__shared__ float2 top[TOP / 2];
+	__shared__ int32_t leaf[MANY_SAMPLES];
+	const struct dqn_dims &d = x.d;
+	const int z = blockIdx.z, first = blockIdx.x * MANY_SAMPLES, rows = min(d.B - first, (int)MANY_SAMPLES), j = first + threadIdx.x;
+	struct dqn_clock *c = &x.clock[z];
+	const float *node = x.tree + (size_t)z * 2 * d.C;
+
+	if (rows <= 0) { /* one block more than samples need */
+		if (threadIdx.x == 0)
+			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
+		return;
+	}
+	const int64_t nodes = min((int64_t)TOP, 2 * d.C);
+	for (int i = threadIdx.x; 2 * i < nodes; i += MANY_THREADS)
+		top[i] = ((const float2 *)node)[i];
+	__syncthreads();
+	if (threadIdx.x < MANY_SAMPLES) {
+		double most = 0.0;
+
+		if (j < d.B) {
+			const float total = ((const float *)top)[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
+			const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+			const int32_t found = find_by_thread(node, (const float *)top, d.C, tree_target(total, d.B, j, u));
+
+			leaf[threadIdx.x] = found;
+			x.index[(size_t)z * d.B + j] = found;
+			most = (double)powf((float)(filled * (double)node[d.C + found] / (double)total), (float)-beta);
+			((double *)((char *)x.raw + z * x.raw_trial))[j] = most;
+		}
+#pragma unroll
+		for (int o = CUDA_WALK_SAMPLES / 2; o; o >>= 1)
+			most = fmax(most, __shfl_xor_sync(0xffffffffu, most, o));
+		if (threadIdx.x % CUDA_WALK_SAMPLES == 0 && j < d.B)
+			((double *)((char *)x.top + z * x.top_trial))[j / CUDA_WALK_SAMPLES] = most;
+	}
+	if (!x.gather)
+		return;
+	__syncthreads();
+	if (d.SD * sizeof(T) % 16 == 0)
+		gather_rows<T, uint4>(x, leaf, first, rows);
+	else
+		gather_rows<T, T>(x, leaf, first, rows);
+	for (int i = threadIdx.x; i < rows; i += MANY_THREADS) {
+		const size_t at = (size_t)z * d.B + first + i, from = (size_t)z * d.C + leaf[i];
+
+		for (int b = 0; b < d.D; b++)
+			x.a[at * d.D + b] = x.rp_a[from * d.D + b];
+		x.R[at] = x.rp_r[from], x.G[at] = x.rp_g[from];
+	}
+}
+
 /* T_WEIGHT for the stage by itself. */
 __global__ void k_weights(const double *raw, const double *top, size_t raw_trial, size_t top_trial, int tops, float *weight, int B)
 {
@@ -206,7 +297,11 @@ static struct walk_args walk_args_of(struct cuda_exec *c)
 static cudaError_t walk_launch(struct cuda_exec *c, const struct walk_args &a)
 {
 	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
+	const dim3 many(cuda_tiles(c->dims.B, MANY_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
 
+	if ((long)c->dims.B * c->dims.P >= MANY)
+		return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch_plain(c->stream, k_walk_many<__nv_bfloat16>, many, MANY_THREADS, 0, a) :
+		                                                cuda_launch_plain(c->stream, k_walk_many<float>, many, MANY_THREADS, 0, a);
 	return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch_plain(c->stream, k_walk<__nv_bfloat16>, grid, 32 * CUDA_WALK_SAMPLES, 0, a) :
 	                                                cuda_launch_plain(c->stream, k_walk<float>, grid, 32 * CUDA_WALK_SAMPLES, 0, a);
 }

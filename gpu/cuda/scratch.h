@@ -37,8 +37,8 @@ struct cuda_scratch {
 	struct cuda_array wraw, wtop; /* F64 [B] importance weights before normalisation, [ceil(B/CUDA_WALK_SAMPLES)] maxima */
 	struct cuda_array step;  /* struct cuda_step, this step's numbers for the optimizer */
 	struct cuda_array sums;  /* F64 [5] means of the batch, see k_sums */
-	struct cuda_array old;   /* F32 [B + 1] leaves before the update, and the largest priority: a skipped step puts them back */
-	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf; all -1 between two steps */
+	struct cuda_array old;   /* F32 [B + 1] leaves before the update (CUDA_NOT_MINE: another row's), and the largest priority: a skipped step puts them back */
+	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf; all -1 but within the update of priorities */
 	struct cuda_array ticket; /* U32 [1] blocks of a launch that are done; 0 between launches */
 	struct cuda_array px, ph1, ph2, phead; /* low [N, ld*] the policy's forward */
 	struct cuda_array pout;  /* F32 [N, ldo] */

@@ -32,18 +32,20 @@ __device__ __forceinline__ void claim(const struct update_args &x, int j)
 		((float *)((char *)x.old + z * x.old_trial))[x.B] = x.clock[z].largest;
 }
 
-/* The winner writes its leaf and keeps what was there. The largest priority as an integer maximum too: positive floats
- * are ordered as their bits. */
+/* The winner writes its leaf and keeps what was there; other rows keep CUDA_NOT_MINE. The largest priority as an integer
+ * maximum too: positive floats are ordered as their bits. */
 __device__ __forceinline__ void write_leaf(const struct update_args &x, int j)
 {
 	const int z = blockIdx.z;
 	const int32_t leaf = x.index[(size_t)z * x.B + j];
-	float *node = x.tree + (size_t)z * 2 * x.C;
+	float *node = x.tree + (size_t)z * 2 * x.C, *old = (float *)((char *)x.old + z * x.old_trial) + j;
 
-	if (((const int32_t *)((const char *)x.winner + z * x.winner_trial))[leaf] != j)
+	if (((const int32_t *)((const char *)x.winner + z * x.winner_trial))[leaf] != j) {
+		*old = CUDA_NOT_MINE;
 		return;
+	}
 	const float p = tree_priority(x.error[(size_t)z * x.B + j], x.clock[z].alpha);
-	((float *)((char *)x.old + z * x.old_trial))[j] = node[x.C + leaf];
+	*old = node[x.C + leaf];
 	node[x.C + leaf] = p;
 	if (p == p)
 		atomicMax((int *)&x.clock[z].largest, __float_as_int(p));
@@ -61,6 +63,8 @@ __global__ void __launch_bounds__(BLOCK) k_priority(const __grid_constant__ stru
 	for (int j = threadIdx.x; j < x.B; j += BLOCK)
 		write_leaf(x, j);
 	cuda_join_levels(x.tree + (size_t)z * 2 * x.C, x.C, x.index + (size_t)z * x.B, x.B);
+	for (int j = threadIdx.x; j < x.B; j += BLOCK) /* everybody has looked: there are barriers between */
+		((int32_t *)((char *)x.winner + z * x.winner_trial))[x.index[(size_t)z * x.B + j]] = -1;
 }
 
 /* A large batch: claims, leaves, then the whole tree (cuda_rebuild). */
@@ -84,6 +88,8 @@ struct rebuild_args {
 	struct dqn_clock *clock;
 	unsigned *ticket;
 	size_t ticket_trial;
+	int32_t *winner;         /* with new priorities: forgotten again */
+	size_t winner_trial;
 	int insert;              /* 1: the leaves of this vector step's transitions first, accumulators and counters last */
 	double *acc;
 	const double *estat;
@@ -141,6 +147,8 @@ __global__ void __launch_bounds__(256) k_rebuild(const __grid_constant__ struct 
 		for (int64_t i = threadIdx.x; i < size; i += 256) {
 			const int64_t leaf = chunk * size + i;
 
+			if (x.winner)
+				((int32_t *)((char *)x.winner + z * x.winner_trial))[leaf] = -1;
 			if (((leaf - lo) & (C - 1)) < n)
 				level[size + i] = node[C + leaf] = largest;
 			else
@@ -191,6 +199,8 @@ static struct rebuild_args rebuild_args_of(struct cuda_exec *c, int insert, int 
 	a.tree = cuda_tensor<float>(c, T_TREE);
 	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
 	a.ticket = cuda_at<unsigned>(c, &c->s.ticket), a.ticket_trial = c->s.ticket.stride;
+	if (!insert)
+		a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
 	a.insert = insert;
 	a.acc = cuda_tensor<double>(c, T_ACCUM);
 	a.estat = cuda_at<double>(c, &c->s.estat), a.estat_trial = c->s.estat.stride, a.estat_blocks = estat_blocks;
