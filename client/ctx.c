@@ -62,9 +62,13 @@ static const char *hint_for(const struct ctx *c, const struct fh_status *st)
 
 	switch (st->code) {
 	case FH_UNAVAILABLE:
-		return answered ? NULL : "Is fhd running? Start it with 'fhd', or say where it is with --connect URL or FHD_URL.";
+		if (answered || strstr(st->text, "closed the connection"))
+			return NULL;
+		return "Is fhd running? Start it with 'fhd', or say where it is with --connect URL or FHD_URL.";
 	case FH_VERSION: return "fhctl and fhd must be of the same release.";
 	case FH_DENIED:
+		if (answered && !strstr(st->text, "token"))
+			return NULL; /* the user's own role */
 		return answered ? "The token is what FHD_TOKEN holds." : "Is this user in the group of the daemon's socket?";
 	case FH_UNKNOWN: return "Look with 'fhctl list' or 'fhctl show JOB' before you repeat it.";
 	case FH_DEADLINE: return answered ? NULL : "--timeout SECONDS gives it more time.";

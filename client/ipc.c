@@ -160,10 +160,12 @@ int ipc_open(const char *url, int64_t deadline_ns, const volatile int *interrupt
 	error = connect_path(fd, &to, deadline_ns, interrupt);
 	if (!error)
 		error = greet(fd, deadline_ns, interrupt);
-	if (error) {
+	if (error)
 		close(fd);
+	if (error == EPIPE || error == ECONNRESET) /* the daemon does so to users that its setting roles leaves out */
+		return fh_fail(st, FH_UNAVAILABLE, "%s closed the connection at once: it stops, or has no role for this user", url);
+	if (error)
 		return failed(url, error, st);
-	}
 	*out = fd;
 	return 0;
 }

@@ -77,7 +77,7 @@ def test_what_is_named_exists():
         for name in re.split(r"\W+", names):
             assert name in keys, f"{group}.{name}"
     settings = subprocess.run([fh.BUILD / "fhd", "--print-config"], capture_output=True, text=True).stdout
-    for setting in ("http", "token_file", "insecure_tcp", "log_level"):
+    for setting in ("http", "token_file", "roles", "insecure_tcp", "log_level"):
         assert setting in README and re.search(rf"^#? ?{setting}:", settings, re.M), setting
 
 
