@@ -146,13 +146,14 @@ static void make_doors(struct net_listener *l)
 {
 	static const char *const suffix[NET_DOORS] = {".in", ".in.s", ".in.r"};
 	static const enum rpc_role role[NET_DOORS] = {ROLE_ADMIN, ROLE_SUBMIT, ROLE_READ};
+	int doors = l->net->roles && l->path[0] && l->peer_proto == NET_PEER_REQ ? NET_DOORS : 1;
 
-	l->doors = l->net->roles && l->path[0] && l->peer_proto == NET_PEER_REQ ? NET_DOORS : 1;
-	for (int k = 0; k < l->doors; k++) {
+	for (int k = 0; k < doors; k++) {
 		l->door[k].role = role[k];
 		if (l->path[0])
 			snprintf(l->door[k].inner, sizeof l->door[k].inner, "%.*s%s", NET_PATH_LONGEST, l->path, suffix[k]);
 	}
+	l->doors = doors;
 }
 
 int net_role(const struct net *n, nng_msg *msg)

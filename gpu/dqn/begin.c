@@ -35,6 +35,7 @@ static int begin_network(struct exec *x, int trial, uint64_t seed, struct fh_sta
 
 	if (!flat || (lp && !low)) {
 		free(flat);
+		free(low);
 		return fh_fail(st, FH_EXHAUSTED, "no memory for %lld initial parameters", (long long)d->params);
 	}
 	dqn_init_params(d, seed, flat);
