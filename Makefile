@@ -129,7 +129,7 @@ emu_cpu := $(if $(shell grep -lw avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
 EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) -g -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed $(WERROR) -fno-omit-frame-pointer \
   -fno-strict-aliasing -Wno-strict-aliasing -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(emu_san)
 .PHONY: gpu-emu
-gpu-emu: $(BUILD)/emu/fhd-cuda.so
+gpu-emu: $(BUILD)/emu/fhd-cuda.so $(BUILD)/emu/faults
 $(BUILD)/emu/%.cu.o: gpu/cuda/%.cu
 	@mkdir -p $(@D)
 	$(emu_cxx) $(EMU_FLAGS) -ffp-contract=$(if $(shell grep -lE '"gpu/(env|sumtree).h"' $<),off,fast) -MMD -MP -x c++ -c $< -o $@
@@ -139,6 +139,8 @@ $(BUILD)/emu/%.cc.o: tests/gpu/emu/%.cc
 emu_obj := $(patsubst gpu/cuda/%.cu,$(BUILD)/emu/%.cu.o,$(cuda_src)) $(patsubst tests/gpu/emu/%.cc,$(BUILD)/emu/%.cc.o,$(wildcard tests/gpu/emu/*.cc))
 $(BUILD)/emu/fhd-cuda.so: $(emu_obj) $(BUILD)/proto/status.o
 	$(emu_cxx) -shared $(emu_san) -pthread -o $@ $^ -ldl
+$(BUILD)/emu/faults: tests/gpu/emu/faults.cpp $(filter %.cc.o,$(emu_obj))
+	$(emu_cxx) $(EMU_FLAGS) -o $@ $^ -ldl
 
 # ---------------------------------------------------------------- C tests: one program a file
 # tests/unit/gpu_*.c and tests/train/*.c link the gpu library alone; proto_*.c the proto library too; daemon_*.c and

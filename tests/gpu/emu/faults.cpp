@@ -1,0 +1,275 @@
+/* Does the emulator find what it is there to find? Small kernels, right ones and wrong ones, each in a process of its own: the
+ * right ones give what a card gives, the wrong ones end the process with the words that name the fault. Exit 0 when all do. */
+#include <cuda_bf16.h>
+#include <emu_ptx.h>
+#include <initializer_list>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MUST(condition) do { if (!(condition)) { fprintf(stderr, "line %d: %s\n", __LINE__, #condition); exit(1); } } while (0)
+
+template <typename... P, typename... A> static void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, bool dependent, cudaStream_t s, A... args)
+{
+	cudaLaunchAttribute attribute = {};
+	cudaLaunchConfig_t c = {};
+
+	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute.val.programmaticStreamSerializationAllowed = 1;
+	c.gridDim = dim3(blocks), c.blockDim = dim3(threads), c.dynamicSmemBytes = 4096, c.stream = s;
+	c.attrs = &attribute, c.numAttrs = dependent;
+	MUST(cudaLaunchKernelEx(&c, kernel, args...) == cudaSuccess);
+}
+static float *device_floats(int n)
+{
+	float *p = nullptr;
+
+	MUST(cudaMalloc(&p, sizeof(float) * (size_t)n) == cudaSuccess);
+	return p;
+}
+
+/* ---------------------------------------------------------------- right ones */
+
+static __global__ void k_sum(float *out)
+{
+	__shared__ float part[4];
+	float x = (float)threadIdx.x;
+
+	for (int o = 16; o; o >>= 1)
+		x += __shfl_xor_sync(0xffffffffu, x, o);
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = x;
+	__syncthreads();
+	if (threadIdx.x == 0)
+		out[blockIdx.x] = part[0] + part[1] + part[2] + part[3];
+}
+static void sums(void)
+{
+	float *d = device_floats(5), h[5];
+
+	launch(k_sum, 5, 128, false, nullptr, d);
+	MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (float x : h)
+		MUST(x == 8128.f);
+}
+
+/* 16 x 16 by 16 x 8, small integers: exact. a(i, k) = i - k, b(k, j) = k + j. */
+static __global__ void k_product(float *c)
+{
+	PTX_SHARED(__nv_bfloat16, shared);
+	__nv_bfloat16 *a = shared, *b = shared + 256;
+	const int lane = threadIdx.x;
+	float acc[4] = {};
+	unsigned fa[4], fb[4];
+
+	for (int i = lane; i < 256; i += 32)
+		a[i] = __float2bfloat16((float)(i / 16 - i % 16)), b[i] = __float2bfloat16((float)(i / 16 + i % 16)); /* b[k][j], 16 wide */
+	__syncwarp();
+	ptx_ldmatrix4(fa, a + (lane & 15) * 16 + (lane >> 4) * 8);
+	ptx_ldmatrix4t(fb, b + (lane & 15) * 16 + (lane >> 4) * 8);
+	ptx_mma_bf16(acc, fa, fb[0], fb[1]);
+	for (int e = 0; e < 4; e++)
+		c[(lane / 4 + e / 2 * 8) * 8 + lane % 4 * 2 + e % 2] = acc[e];
+}
+static void product(void)
+{
+	float *d = device_floats(128), h[128];
+
+	launch(k_product, 1, 32, false, nullptr, d);
+	MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (int i = 0; i < 16; i++)
+		for (int j = 0; j < 8; j++) {
+			float sum = 0;
+
+			for (int k = 0; k < 16; k++)
+				sum += (float)(i - k) * (float)(k + j);
+			MUST(h[i * 8 + j] == sum);
+		}
+}
+
+/* A copy under way is NaN, one that was waited for is there. */
+static __global__ void k_copy(const float *from, float *out)
+{
+	PTX_SHARED(float, shared);
+
+	ptx_copy16(ptx_shared_at(shared), from, 12);
+	ptx_copy_commit();
+	out[0] = shared[1];
+	ptx_copy_wait<0>();
+	out[1] = shared[1], out[2] = shared[3];
+}
+static void copy(void)
+{
+	const float h[4] = {1, 2, 3, 4};
+	float *from = device_floats(4), *out = device_floats(3), got[3];
+
+	MUST(cudaMemcpy(from, h, sizeof h, cudaMemcpyHostToDevice) == cudaSuccess);
+	launch(k_copy, 1, 1, false, nullptr, from, out);
+	MUST(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost) == cudaSuccess);
+	MUST(got[0] != got[0] && got[1] == 2.f && got[2] == 0.f);
+}
+
+static __global__ void k_set(float *p, float v)
+{
+	cudaGridDependencySynchronize();
+	cudaTriggerProgrammaticLaunchCompletion();
+	*p = v;
+}
+/* A capture whose second stream nobody waits for is refused; joined, it runs as often as it is launched. */
+static void capture(void)
+{
+	float *d = device_floats(2), h[2];
+
+	for (int join = 0; join < 2; join++) {
+		cudaStream_t a, b;
+		cudaEvent_t fork, end;
+		cudaGraph_t g;
+		cudaGraphExec_t x;
+
+		MUST(!cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking) && !cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+		MUST(!cudaEventCreate(&fork) && !cudaEventCreate(&end));
+		MUST(!cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal));
+		launch(k_set, 1, 1, false, a, d, 1.f);
+		MUST(!cudaEventRecord(fork, a) && !cudaStreamWaitEvent(b, fork));
+		launch(k_set, 1, 1, false, b, d + 1, 2.f);
+		if (join)
+			MUST(!cudaEventRecord(end, b) && !cudaStreamWaitEvent(a, end));
+		const cudaError_t e = cudaStreamEndCapture(a, &g);
+		MUST(e == (join ? cudaSuccess : cudaErrorStreamCaptureUnjoined));
+		if (!join)
+			continue;
+		MUST(!cudaGraphInstantiate(&x, g) && !cudaGraphLaunch(x, a) && !cudaStreamSynchronize(a));
+		MUST(!cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost));
+		MUST(h[0] == 1.f && h[1] == 2.f);
+	}
+}
+
+/* ---------------------------------------------------------------- wrong ones */
+
+static __global__ void k_missed(float *) { if (threadIdx.x != 3) __syncthreads(); }
+static __global__ void k_apart(float *p)
+{
+	int x;
+
+	if (threadIdx.x < 16)
+		x = __shfl_sync(0xffffffffu, (int)threadIdx.x, 0);
+	else
+		x = __shfl_sync(0xffffffffu, (int)threadIdx.x, 1);
+	p[0] = (float)x;
+}
+static __global__ void k_outside(float *) { __syncwarp(0xffffu); }
+static __global__ void k_unwaited(float *p)
+{
+	PTX_SHARED(float, shared);
+
+	ptx_copy16(ptx_shared_at(shared), p, 16);
+	ptx_copy_commit();
+}
+static __global__ void k_never(float *) {}
+static __global__ void k_hurry(float *)
+{
+	cudaTriggerProgrammaticLaunchCompletion();
+	cudaGridDependencySynchronize();
+}
+static void wrong(void (*kernel)(float *), bool dependent)
+{
+	float *d = device_floats(64);
+
+	launch(kernel, 2, 64, dependent, nullptr, d);
+	cudaDeviceSynchronize();
+}
+
+/* What a dependent launch reads in front of its wait is what was there before the launch in front of it. */
+static __global__ void k_early(const float *from, float *to)
+{
+	const float x = *from;
+
+	cudaGridDependencySynchronize();
+	*to = x;
+}
+static void early(void)
+{
+	float *d = device_floats(2), h = 0;
+	cudaStream_t s;
+
+	MUST(!cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+	for (int round = 1; round <= 2; round++) { /* that k_set lets the next one begin is known from its first run */
+		launch(k_set, 1, 1, true, s, d, (float)round);
+		launch(k_early, 1, 1, true, s, (const float *)d, d + 1);
+		MUST(!cudaStreamSynchronize(s));
+	}
+	MUST(!cudaMemcpy(&h, d + 1, sizeof h, cudaMemcpyDeviceToHost));
+	if (h != 2.f) {
+		fprintf(stderr, "read too early: %g\n", h);
+		abort();
+	}
+}
+
+/* ---------------------------------------------------------------- */
+
+static const struct { const char *name, *words; /* NULL: it is right */ void (*act)(void); int natural; /* also in the natural order */ } cases[] = {
+	{"sums", nullptr, sums, 1},
+	{"product", nullptr, product, 1},
+	{"copy", nullptr, copy, 1},
+	{"capture", nullptr, capture, 1},
+	{"missed barrier", "cannot go on", [] { wrong(k_missed, false); }, 1},
+	{"lanes apart", "other lanes of the warp", [] { wrong(k_apart, false); }, 1},
+	{"lane outside of its mask", "not in its own mask", [] { wrong(k_outside, false); }, 1},
+	{"copy that nobody waits for", "copies under way", [] { wrong(k_unwaited, false); }, 1},
+	{"dependent launch that does not wait", "without having waited", [] { wrong(k_never, true); }, 1},
+	{"the next let in too early", "before it has waited", [] { wrong(k_hurry, true); }, 1},
+	{"read in front of the wait", "read too early", early, 0},
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* Case i in a process of its own, begun anew: the seed is read once. */
+static int run(int i, const char *seed)
+{
+	const char *words = cases[i].words;
+	char text[8192] = "", number[16];
+	size_t at = 0;
+	int p[2], status = 0;
+
+	snprintf(number, sizeof number, "%d", i);
+	if (pipe(p) != 0)
+		return 1;
+	const pid_t child = fork();
+	if (child == 0) {
+		dup2(p[1], 2);
+		close(p[0]), close(p[1]);
+		setenv("FH_EMU_SEED", seed, 1);
+		execl("/proc/self/exe", "faults", number, (char *)nullptr);
+		_exit(127);
+	}
+	close(p[1]);
+	for (ssize_t n; at + 1 < sizeof text && (n = read(p[0], text + at, sizeof text - 1 - at)) > 0;)
+		at += (size_t)n;
+	close(p[0]);
+	waitpid(child, &status, 0);
+	const bool good = words ? WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strstr(text, words) : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+	printf("%s %s, seed %s\n", good ? "ok   " : "WRONG", cases[i].name, seed);
+	if (!good)
+		printf("%s\n", text);
+	fflush(stdout);
+	return !good;
+}
+
+int main(int argc, char **argv)
+{
+	int bad = 0;
+
+	if (argc > 1) {
+		const int i = atoi(argv[1]);
+
+		MUST(i >= 0 && i < CASES);
+		cases[i].act();
+		return 0;
+	}
+	for (const char *seed : {"0", "2", "3"})
+		for (int i = 0; i < CASES; i++)
+			if (cases[i].natural || strcmp(seed, "0") != 0)
+				bad += run(i, seed);
+	return bad != 0;
+}
