@@ -121,7 +121,7 @@ static void print_dataset(const Fh__V1__Dataset *d)
 	if (d->n_roll)
 		print_contracts(d);
 	if (d->n_version)
-		line("appended to", "%zu times", d->n_version);
+		line("appended to", "%zu time%s", d->n_version, d->n_version == 1 ? "" : "s");
 	if (d->duplicates || d->dropped)
 		line("left out", "%llu duplicates, %llu bad rows", (unsigned long long)d->duplicates, (unsigned long long)d->dropped);
 	if (d->repaired || d->moved)

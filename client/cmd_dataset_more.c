@@ -60,7 +60,7 @@ static void find_seam(struct ctx *c, const struct fetched *set, const struct bar
 			 *old && *new ? "the names are of different kinds" : *old ? "the file has no symbols" : "the set has no names of contracts");
 	if (fresh->bars.seam && fresh->notes < IMPORT_NOTES_MAX)
 		snprintf(fresh->note[fresh->notes++], IMPORT_NOTE_SIZE, "the contract changes where the new bars begin%s%.64s%s%.64s", *old ? ", from " : "", old,
-			 *new ? ", to " : "", new);
+			 !*new ? "" : *old ? " to " : ", to ", new);
 }
 
 /* Of the file's bars those after the set's last one; the ones before must be in the set already, with the same values. */
