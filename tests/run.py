@@ -270,7 +270,7 @@ def emulated_steps(stage, folder, programs=None):
             if stage == "asan":
                 env["ASAN_OPTIONS"] = NO_FAKE_STACKS
             steps.append(Step(f"{stage}: gpu/{source.stem} (emulated sm_{device['FH_EMU_SM']})", [str(folder / "tests" / "gpu" / source.stem)],
-                              count_cmocka, 600 * SLOWDOWN[stage], env=env, log=folder / "log" / f"emu_{source.stem}_{number}.txt", length=30))
+                              count_cmocka, 600 * SLOWDOWN[stage], env=env, log=folder / "log" / f"emu_{source.stem}_{number}.txt", length=60 if source.stem == "fused" else 20))
     if not programs:
         steps.append(Step(f"{stage}: gpu/emu/faults", [str(folder / "emu" / "faults")], count_single, 120, log=folder / "log" / "emu_faults.txt"))
     return steps
