@@ -172,7 +172,7 @@ static void policy_is_layered(void **state)
 		int32_t *layered = malloc(n * sizeof *layered), *wide = malloc(n * sizeof *wide);
 		policy(r, "0", layered);
 		for (int rows = 64; rows <= 128; rows += 32) {
-			char asked[8];
+			char asked[16];
 
 			snprintf(asked, sizeof asked, "%d", rows);
 
