@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 seconds=${FUZZ_SECONDS:-60}
 build=build/fuzz
 targets=${*:-request jobfile safetensors csv json dbn}
+export LSAN_OPTIONS=suppressions=$PWD/tests/sanitizers/lsan-fuzz.supp:print_suppressions=0
 flags="-g -O1 -fno-omit-frame-pointer"
 make -s -j"$(nproc)" BUILD=$build CC=clang OPT=-O1 SAN=address,undefined,fuzzer-no-link \
 	$build/libfhgpu.a $build/libfhproto.a $build/libfhclient.a
