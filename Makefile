@@ -170,7 +170,7 @@ $(BUILD)/tests/unit/client_%: $(BUILD)/tests/unit/client_%.o $(BUILD)/libfhclien
 unit-bins: $(unit_bin)
 train-bins: $(train_bin)
 gpu-bins: $(patsubst %.c,$(BUILD)/%,$(gpu_test_src))
-e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/emu/fhd-cuda.so $(BUILD)/py/fh_pb2.py $(BUILD)/tests/data/bars $(BUILD)/tests/data/features
+e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/py/fh_pb2.py $(BUILD)/tests/data/bars $(BUILD)/tests/data/features
 $(BUILD)/tests/data/%: $(BUILD)/tests/data/%.o $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) $(GPU_LIBS)
 $(BUILD)/py/fh_pb2.py: proto/fh.proto
@@ -178,7 +178,7 @@ $(BUILD)/py/fh_pb2.py: proto/fh.proto
 	$(PROTOC) --python_out=$(BUILD)/py -I proto $<
 
 # ---------------------------------------------------------------- the two commands, and the others
-.PHONY: demo check check-asan asan check-tsan tsan lint check-gpu bench fuzz fmt test-deps
+.PHONY: demo check check-asan asan check-tsan tsan check-emu lint check-gpu bench fuzz fmt test-deps
 demo:
 	@tests/deps.sh run
 	@tests/demo.sh
@@ -190,6 +190,8 @@ check-asan asan: test-deps
 	@tests/run.py asan
 check-tsan tsan: test-deps
 	@tests/run.py tsan
+check-emu: test-deps
+	@tests/run.py emu
 lint: test-deps
 	@tests/run.py lint
 check-gpu:
@@ -236,6 +238,7 @@ help:
 	'make check-gpu      compares the CUDA backend with the host and the golden values; needs a GPU' \
 	'make check-asan     unit and end-to-end suites under AddressSanitizer and UndefinedBehaviorSanitizer' \
 	'make check-tsan     the same under ThreadSanitizer' \
+	'make check-emu      the CUDA stages on the emulator, and the daemon on them, under AddressSanitizer (5 minutes)' \
 	'make lint           who includes whom, cppcheck and clang-tidy' \
 	'make fuzz           libFuzzer on everything that reads foreign bytes (FUZZ_SECONDS=60 each)' \
 	'make bench          speed of the learner beside PyTorch' \

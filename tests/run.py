@@ -5,11 +5,12 @@ Stages, in the order of `make check`:
   gcc    builds with -Werror, runs the C suites and the CUDA backend on its emulator, the learning proofs alone, the end-to-end suite
   clang  builds everything with clang and -Werror
   arrow  builds with Parquet (make ARROW=), reads and writes such files; one skip where the Python package pyarrow is not
-  asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites, the CUDA stages on the emulator, the end-to-end suite
+  asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites, the end-to-end suite
   tsan   ThreadSanitizer: the same but the readers of tests/data, which have one thread
   lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
   fuzz   libFuzzer on everything that reads foreign bytes: a minute for market data files, less for the small formats
-and, on its own only:
+and, on their own only:
+  emu    AddressSanitizer and UndefinedBehaviorSanitizer over the CUDA stages on the emulator and the daemon on it: minutes, so not in make check
   gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
 
 What is about time (the learning proofs, the end-to-end suite without sanitizers) runs while nothing else does. The rest is
@@ -42,7 +43,7 @@ SHOWN_LINES = 60  # of a failed step's output
 
 STAGES = ("gcc", "clang", "arrow", "asan", "tsan", "lint", "fuzz")
 FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "json": 60, "dbn": 60}
-ALONE = ("gpu",)
+ALONE = ("gpu", "emu")
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
     "clang": ["CC=clang", "OPT=-O0", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
@@ -364,14 +365,20 @@ def run_gcc():
 
 
 def sanitizer_steps(stage):
-    folder, total = build(stage, ["host", "unit-bins", "e2e-bins", *(["gpu-emu", "gpu-bins"] if stage == "asan" else [])])
+    folder, total = build(stage, ["host", "unit-bins", "e2e-bins"])
     if total.failed:
         return total, []
     steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 300)]
     if stage == "asan":
-        steps += emulated_steps(stage, folder, EMULATED_ASAN)
         steps.append(pytest_step(stage, folder, "tests/data", 900, 60, NO_PARQUET))
     return total, steps
+
+
+def emulator_steps():
+    folder, total = build("asan", ["host", "e2e-bins", "gpu-emu", "gpu-bins"])
+    if total.failed:
+        return total, []
+    return total, [*emulated_steps("asan", folder, EMULATED_ASAN), pytest_step("asan", folder, "tests/e2e/test_device.py", 1800, 300)]
 
 
 def run_stages(stages):
@@ -389,8 +396,10 @@ def run_stages(stages):
             got = run_gcc()
         elif stage == "arrow":
             got, more = arrow_steps()
+        elif stage == "emu":
+            got, more = emulator_steps()
         elif stage == "clang":
-            got = build("clang", ["host", "unit-bins", "train-bins", "e2e-bins"])[1]
+            got = build("clang", ["host", "unit-bins", "train-bins", "e2e-bins", "gpu-emu"])[1]
         else:
             got, more = sanitizer_steps(stage)
         total.add(got)

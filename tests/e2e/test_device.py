@@ -11,7 +11,7 @@ import fh
 from fh import pb
 
 LIBRARY = fh.BUILD / "emu" / "fhd-cuda.so"
-pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the emulated device is not built (make gpu-emu)")
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the emulated device is not built here (make gpu-emu; under sanitizers: make check-emu)")
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
