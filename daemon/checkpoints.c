@@ -335,6 +335,8 @@ static void write_done(uv_work_t *w, int status)
 	}
 	x->entry = entry_add(cs, &x->c);
 	x->entry->writing = 1;
+	if (cs->cfg.before_row)
+		cs->cfg.before_row(cs->cfg.arg);
 	t = store_begin(cs->cfg.store);
 	store_put_checkpoint(t, &(struct store_checkpoint){x->c.id, x->c.job, x->c.step, x->c.created_ns, x->c.bytes, x->c.reason,
 							   x->c.sha256, x->c.pinned});

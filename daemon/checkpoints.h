@@ -40,6 +40,9 @@ struct checkpoints_config {
 	const char *dir;             /* <state>/checkpoints, made when missing */
 	/* 1 when a live job would resume or start from `id`; its name goes to `by` (FH_NAME_MAX). */
 	int (*needed)(void *arg, const char *id, char *by);
+	/* Called before a checkpoint's row is handed to the store: what it would make a resumed job never say again (samples in
+	 * front of it) must be handed over before. May be NULL. */
+	void (*before_row)(void *arg);
 	void *arg;
 };
 int checkpoints_new(const struct checkpoints_config *cfg, struct checkpoints **out, struct fh_status *st);

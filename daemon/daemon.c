@@ -172,6 +172,14 @@ static int checkpoint_needed(void *arg, const char *id, char *by)
 	return jobs_needs_checkpoint(d->jobs, id, by);
 }
 
+/* A job that goes on from a checkpoint does not repeat the samples in front of it: they go to the disk first. */
+static void checkpoint_row_next(void *arg)
+{
+	struct daemon *d = arg;
+
+	series_flush(d->series);
+}
+
 static int open_datasets(struct daemon *d, struct fh_status *st)
 {
 	char dir[CONFIG_TEXT_MAX + 16];
@@ -186,7 +194,8 @@ static int open_datasets(struct daemon *d, struct fh_status *st)
 static int open_checkpoints(struct daemon *d, struct fh_status *st)
 {
 	char dir[CONFIG_TEXT_MAX + 16];
-	struct checkpoints_config c = {.loop = &d->loop, .store = d->store, .dir = dir, .needed = checkpoint_needed, .arg = d};
+	struct checkpoints_config c = {.loop = &d->loop, .store = d->store, .dir = dir, .needed = checkpoint_needed,
+				      .before_row = checkpoint_row_next, .arg = d};
 
 	snprintf(dir, sizeof dir, "%s/checkpoints", d->config.state_dir);
 	return checkpoints_new(&c, &d->checkpoints, st);

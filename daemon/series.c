@@ -390,6 +390,11 @@ static void flush(struct series *s)
 	store_commit(s->store, b->txn, on_batch, b);
 }
 
+void series_flush(struct series *s)
+{
+	flush(s);
+}
+
 static struct place place_of(const Fh__V1__Sample *m)
 {
 	static const char *const split[] = {"train", "validation", "test"};

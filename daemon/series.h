@@ -46,6 +46,8 @@ void series_free(struct series *s);
 uint64_t series_append(struct series *s, uint64_t job, Fh__V1__Sample *m);
 /* The same, but never the answer of series_newest: evaluations of the network that is not run.validate_policy. */
 uint64_t series_append_aside(struct series *s, uint64_t job, Fh__V1__Sample *m);
+/* Hands what was appended to the store: what is committed after this call is durable after those samples. */
+void series_flush(struct series *s);
 /* A state change, made durable with the caller's transaction, which must be committed (in the same callback): later samples of
  * the job become visible after it. Never dropped. */
 uint64_t series_state_change(struct series *s, struct store_txn *t, uint64_t job, Fh__V1__JobState state,

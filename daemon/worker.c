@@ -161,6 +161,7 @@ static void send_checkpoint(struct job_run *r)
 		__atomic_add_fetch(&r->w->images, 1, __ATOMIC_RELAXED);
 	}
 	FHD_CRASH_POINT("worker-snapshot");
+	send_samples(r); /* those in front of the checkpoint: nobody makes them again */
 	send_event(r->w, &e);
 	beat(r->w, PHASE_RUN);
 }
