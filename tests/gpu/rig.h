@@ -210,6 +210,25 @@ GOLDEN_UNUSED static void rig_fetch(struct rig *r, int tensor)
 	RIG_OK(r->x[1]->backend->read(r->x[1], tensor, 0, r->x[0]->tensor[tensor], r->plan[0].tensor[tensor].bytes, &r->st));
 }
 
+/* `count` runs on the device, in one launch each or layer by layer (FH_GPU_WIDE), up to their end. */
+GOLDEN_UNUSED static void rig_run_wide(struct rig *r, const char *wide, const struct run *run, int count)
+{
+	setenv("FH_GPU_WIDE", wide, 1);
+	for (int k = 0; k < count; k++)
+		RIG_OK(r->x[1]->backend->run(r->x[1], run, 1, &r->st));
+	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+	unsetenv("FH_GPU_WIDE");
+}
+/* The same bits in these tensors of two devices. */
+GOLDEN_UNUSED static void rig_equal_devices(struct rig *a, struct rig *b, const int *tensor, unsigned n)
+{
+	for (unsigned k = 0; k < n; k++) {
+		rig_fetch(b, tensor[k]);
+		memcpy(a->x[0]->tensor[tensor[k]], b->x[0]->tensor[tensor[k]], a->plan[0].tensor[tensor[k]].bytes);
+		rig_equal(a, tensor[k]);
+	}
+}
+
 static float rig_uniform(uint64_t *n) { return philox_uniform(philox_word(99, 200, 0, (*n)++)); }
 static float rig_bf16(float x)
 {

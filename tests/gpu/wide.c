@@ -268,19 +268,9 @@ static void learning_is_staged(void **state)
 		setenv("FH_GPU_SYNC", i ? "1" : "0", 1);
 		make(r, &shapes[3], FH_PRECISION_BF16);
 		setenv("FH_GPU_SYNC", "0", 1);
-		setenv("FH_GPU_WIDE", i ? "0" : "1", 1);
-		for (int k = 0; k < 3; k++)
-			RIG_OK(r->x[1]->backend->run(r->x[1], &steps, 1, &r->st));
-		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
-		unsetenv("FH_GPU_WIDE");
+		rig_run_wide(r, i ? "0" : "1", &steps, 3);
 	}
-	for (unsigned k = 0; k < sizeof learnt / sizeof learnt[0]; k++) {
-		r = &rigs[1];
-		rig_fetch(r, learnt[k]);
-		r = &rigs[0];
-		memcpy(r->x[0]->tensor[learnt[k]], rigs[1].x[0]->tensor[learnt[k]], r->plan[0].tensor[learnt[k]].bytes);
-		rig_equal(r, learnt[k]);
-	}
+	rig_equal_devices(&rigs[0], &rigs[1], learnt, sizeof learnt / sizeof learnt[0]);
 	rig_free(&rigs[0]);
 	rig_free(&rigs[1]);
 }

@@ -1,30 +1,16 @@
 /* Promises of appended data sets: bars put behind a set give the very set that one import of all would; who started with the
  * shorter one goes on with it, now, after a restart, and when the daemon died between the new file and its row; what does not fit
  * changes nothing. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/dataset.h"
-#include "daemon/log.h"
-#include "daemon/store.h"
-#include "proto/status.h"
-#include "tests/unit/loop.h"
+#include "tests/unit/datasets_rig.h"
 
 #define N 1500
 #define TICK 0.01
 
-static char dir[64], path[128], sets[128];
-static uv_loop_t loop;
-static struct store *store;
-static struct datasets *ds;
 static int64_t ts[N];
 static double o[N], h[N], l[N], c[N], v[N];
 
@@ -35,35 +21,12 @@ static unsigned jobs_using(void *arg, const char *name)
 
 static void open_all(void)
 {
-	struct datasets_config cfg = {.loop = &loop, .dir = sets, .jobs_using = jobs_using};
-
-	assert_int_equal(uv_loop_init(&loop), 0);
-	assert_int_equal(store_open(path, &store, NULL), 0);
-	cfg.store = store;
-	assert_int_equal(datasets_new(&cfg, &ds, NULL), 0);
-	assert_int_equal(datasets_load(ds, NULL), 0);
-	assert_int_equal(store_start(store, &loop, NULL), 0);
-}
-
-static void close_all(void)
-{
-	datasets_stop(ds);
-	while (datasets_busy(ds))
-		uv_run(&loop, UV_RUN_ONCE);
-	store_stop(store);
-	datasets_free(ds);
-	store_free(store);
-	uv_run(&loop, UV_RUN_DEFAULT);
-	assert_int_equal(uv_loop_close(&loop), 0);
+	sets_open((struct datasets_config){.jobs_using = jobs_using});
 }
 
 static int setup(void **state)
 {
-	log_level_set(LOG_ERROR);
-	snprintf(dir, sizeof dir, "/tmp/fhd-append-XXXXXX");
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/fhd.db", dir);
-	snprintf(sets, sizeof sets, "%s/datasets", dir);
+	sets_folder("append");
 	for (int i = 0; i < N; i++) {
 		ts[i] = 1700000000000000000 + i * 60000000000 + i / 390 * 63000000000000;
 		o[i] = i ? c[i - 1] : 100;

@@ -1,29 +1,15 @@
 /* Promises of the data sets: what is registered was checked bar by bar, is whole on the disk and is found after a restart; other
  * bars never take a name; hostile uploads change nothing; memory is bounded; a lost or damaged file is reported, not fatal. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "daemon/dataset.h"
-#include "daemon/log.h"
-#include "daemon/store.h"
 #include "gpu/safetensors.h"
 #include "gpu/synth.h"
-#include "proto/status.h"
-#include "tests/unit/loop.h"
+#include "tests/unit/datasets_rig.h"
 
-static char dir[64], path[128], sets[128];
-static uv_loop_t loop;
-static struct store *store;
-static struct datasets *ds;
 static unsigned users;
 static uint64_t cache_bytes;
 static uint32_t upload_idle_ms;
@@ -35,40 +21,14 @@ static unsigned jobs_using(void *arg, const char *name)
 
 static void open_all(void)
 {
-	struct fh_status st = FH_STATUS_INIT;
-	struct datasets_config cfg = {.loop = &loop, .dir = sets, .cache_bytes = cache_bytes,
-				      .upload_idle_ms = upload_idle_ms, .jobs_using = jobs_using};
-
-	assert_int_equal(uv_loop_init(&loop), 0);
-	if (store_open(path, &store, &st))
-		fail_msg("%s", st.text);
-	cfg.store = store;
-	assert_int_equal(datasets_new(&cfg, &ds, NULL), 0);
-	assert_int_equal(datasets_load(ds, NULL), 0);
-	assert_int_equal(store_start(store, &loop, NULL), 0);
-}
-
-static void close_all(void)
-{
-	datasets_stop(ds);
-	while (datasets_busy(ds))
-		uv_run(&loop, UV_RUN_ONCE);
-	store_stop(store);
-	datasets_free(ds);
-	store_free(store);
-	uv_run(&loop, UV_RUN_DEFAULT);
-	assert_int_equal(uv_loop_close(&loop), 0);
+	sets_open((struct datasets_config){.cache_bytes = cache_bytes, .upload_idle_ms = upload_idle_ms, .jobs_using = jobs_using});
 }
 
 static int setup(void **state)
 {
-	log_level_set(LOG_ERROR);
 	users = 0;
 	cache_bytes = upload_idle_ms = 0;
-	snprintf(dir, sizeof dir, "/tmp/fhd-dataset-XXXXXX");
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/fhd.db", dir);
-	snprintf(sets, sizeof sets, "%s/datasets", dir);
+	sets_folder("dataset");
 	open_all();
 	return 0;
 }

@@ -1,30 +1,16 @@
 /* Promises of uploads whose features and file are made while their bars come: the set is the very one that one import makes, whatever the
  * pieces; until it is registered its file has a temporary name; an upload that is given up, stopped or wrong leaves no file. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/dataset.h"
-#include "daemon/log.h"
-#include "daemon/store.h"
-#include "proto/status.h"
-#include "tests/unit/loop.h"
+#include "tests/unit/datasets_rig.h"
 
 #define N 60000
 #define TICK 0.01
 
-static char dir[64], path[128], sets[128];
-static uv_loop_t loop;
-static struct store *store;
-static struct datasets *ds;
 static int64_t ts[N];
 static double o[N], h[N], l[N], c[N], v[N];
 static char hash[65];
@@ -32,35 +18,12 @@ static struct market *want;
 
 static void open_all(void)
 {
-	struct datasets_config cfg = {.loop = &loop, .dir = sets};
-
-	assert_int_equal(uv_loop_init(&loop), 0);
-	assert_int_equal(store_open(path, &store, NULL), 0);
-	cfg.store = store;
-	assert_int_equal(datasets_new(&cfg, &ds, NULL), 0);
-	assert_int_equal(datasets_load(ds, NULL), 0);
-	assert_int_equal(store_start(store, &loop, NULL), 0);
-}
-
-static void close_all(void)
-{
-	datasets_stop(ds);
-	while (datasets_busy(ds))
-		uv_run(&loop, UV_RUN_ONCE);
-	store_stop(store);
-	datasets_free(ds);
-	store_free(store);
-	uv_run(&loop, UV_RUN_DEFAULT);
-	assert_int_equal(uv_loop_close(&loop), 0);
+	sets_open((struct datasets_config){0});
 }
 
 static int setup(void **state)
 {
-	log_level_set(LOG_ERROR);
-	snprintf(dir, sizeof dir, "/tmp/fhd-grow-XXXXXX");
-	assert_non_null(mkdtemp(dir));
-	snprintf(path, sizeof path, "%s/fhd.db", dir);
-	snprintf(sets, sizeof sets, "%s/datasets", dir);
+	sets_folder("grow");
 	open_all();
 	return 0;
 }
