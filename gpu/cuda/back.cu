@@ -355,8 +355,7 @@ int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared
 	consider<few>(c, x, *shared, &best);
 	consider<some>(c, x, *shared, &best);
 	consider<many_tight>(c, x, *shared, &best);
-	const char *wide = getenv("FH_GPU_WIDE");
-	const int rows = wide ? atoi(wide) : 0;
+	const int rows = cuda_wide_asked();
 	const size_t bytes = rows == few::ROWS ? shared_bytes<few>(x) : rows == some::ROWS ? shared_bytes<some>(x) : shared_bytes<many_tight>(x);
 	if (rows != few::ROWS && rows != some::ROWS && rows != many::ROWS)
 		return best.rows;
@@ -381,7 +380,7 @@ int back_takes(struct cuda_exec *c)
 	struct back_args x;
 	size_t shared;
 
-	return back_wide(c, 1) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
+	return !c->sync && cuda_wide(1) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
 }
 
 int back_layers(struct cuda_exec *c, struct fh_status *st)

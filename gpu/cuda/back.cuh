@@ -4,20 +4,10 @@
 #ifndef FH_GPU_CUDA_BACK_CUH
 #define FH_GPU_CUDA_BACK_CUH
 
-#include <stdlib.h>
-#include <string.h>
 #include "gpu/cuda/gemm.cuh"
 
-/* Kernels for many rows: when there are enough. FH_GPU_WIDE, for tests: 0 never, other values whenever the shape allows it (16, 32,
- * 64: in tiles of so many rows). Never where stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
-static inline int back_wide(const struct cuda_exec *c, int enough)
-{
-	const char *wide = getenv("FH_GPU_WIDE");
-
-	return !c->sync && (wide ? strcmp(wide, "0") != 0 : enough);
-}
-
-/* 1: a network like this is taken here, by however many rows. */
+/* 1: a network like this is taken here, by however many rows. Never where stages run one by one (FH_GPU_SYNC=1): those are
+ * what the fused step is held against. */
 int back_takes(struct cuda_exec *c);
 /* dout -> dhead, dh2, dh1. */
 int back_layers(struct cuda_exec *c, struct fh_status *st);

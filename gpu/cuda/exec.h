@@ -5,6 +5,7 @@
 #define FH_GPU_CUDA_EXEC_H
 
 #include <cuda_runtime.h>
+#include <stdlib.h>
 extern "C" {
 #include "gpu/backend.h"
 #include "gpu/dqn/dqn.h"
@@ -60,6 +61,19 @@ struct cuda_exec {
 static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_exec *)x; }
 template <typename T> static inline T *cuda_at(struct cuda_exec *c, const struct cuda_array *a) { return (T *)(c->scratch + a->offset); }
 template <typename T> static inline T *cuda_tensor(struct cuda_exec *c, int t) { return (T *)c->x.tensor[t]; }
+
+/* FH_GPU_WIDE, for tests and benchmarks: which of two kernels with the same bits is taken. -1: not set, so whichever should be
+ * faster; 0: layer by layer, few at a time; else the ones that take many rows at once, from 16 on in tiles of so many. */
+static inline int cuda_wide_asked(void)
+{
+	const char *wide = getenv("FH_GPU_WIDE");
+
+	return wide && *wide ? atoi(wide) : -1;
+}
+static inline int cuda_wide(int enough)
+{
+	return cuda_wide_asked() < 0 ? enough : cuda_wide_asked() > 0;
+}
 
 /* In kernels that may overlap with the launch before them. Nothing on devices older than sm_90, where none does. */
 __device__ __forceinline__ void cuda_wait_before(void)

@@ -256,7 +256,7 @@ template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, cons
 /* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */
 template <typename T> cudaError_t choose(struct cuda_exec *c, const struct loss_args &a)
 {
-	const bool many = back_wide(c, (long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && room<8, 8>(a.ldo, a.D).floats * sizeof(float) <= 48 << 10;
+	const bool many = !c->sync && cuda_wide((long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && room<8, 8>(a.ldo, a.D).floats * sizeof(float) <= 48 << 10;
 
 	if (many)
 		return a.NA <= 32 ? launch<T, 8, 4>(c, a) : a.NA <= 56 ? launch<T, 8, 7>(c, a) : launch<T, 8, 8>(c, a);

@@ -1,6 +1,5 @@
 /* The network over many rows in one launch (section 1), BF16: what is computed in which order, how many rows a block takes, the
  * launches. The kernel is in mlp_tile.cuh. */
-#include <stdlib.h>
 #include <string.h>
 #include "gpu/cuda/mlp_tile.cuh"
 
@@ -95,14 +94,6 @@ size_t shared_bytes(const struct mlp_args *x, int b, int eights)
 	return ((size_t)block[b].rows * x->ld + (size_t)block[b].stages * size) * sizeof(bf16) + size / BK * sizeof(float);
 }
 
-/* FH_GPU_WIDE as a number, -1: not set. */
-int wide_asked(void)
-{
-	const char *wide = getenv("FH_GPU_WIDE");
-
-	return wide && *wide ? atoi(wide) : -1;
-}
-
 long tiles_of(const struct mlp_args *x, int rows)
 {
 	long tiles = 0;
@@ -129,7 +120,7 @@ int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 
 		if (shared_bytes(x, b, eights) > (size_t)shared)
 			continue;
-		if (block[b].rows == wide_asked())
+		if (block[b].rows == cuda_wide_asked())
 			return b;
 		if (best < 0 || cost < least)
 			best = b, least = cost;
@@ -177,11 +168,6 @@ int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what,
 
 } // namespace
 
-int cuda_wide(int enough)
-{
-	return wide_asked() < 0 ? enough : wide_asked() > 0;
-}
-
 int mlp_takes(struct cuda_exec *c, long rows, int greedy)
 {
 	struct mlp_args x;
@@ -196,7 +182,7 @@ int mlp_takes(struct cuda_exec *c, long rows, int greedy)
 	x.pass[0].rows = (int)(rows / c->dims.P);
 	const int b = block_of(c, &x, greedy ? eights_of(c->dims.NA) : 0);
 	/* Where no larger block fits, many small ones would read the weights too often. */
-	return b >= 0 && (block[b].rows > 32 || wide_asked() > 0 || tiles_of(&x, block[b].rows) <= 2L * c->multiprocessors);
+	return b >= 0 && (block[b].rows > 32 || cuda_wide_asked() > 0 || tiles_of(&x, block[b].rows) <= 2L * c->multiprocessors);
 }
 
 int mlp_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st)

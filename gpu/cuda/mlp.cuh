@@ -9,9 +9,6 @@
  * leave their hidden layers too, for the backward pass. */
 struct mlp_pass { int row, rows, x_row, keep, target; };
 
-/* Are there enough of something for the kernels that want many? For tests FH_GPU_WIDE=0 says never, 1 always, 16 to
- * 128 always and with blocks of so many rows. */
-int cuda_wide(int enough);
 /* 1: so many rows (of all trials) are taken here, which needs BF16 and a shape that fits. greedy: down to actions, not outputs.
  * Never where stages run one by one (FH_GPU_SYNC=1): those are what the fused step is held against. */
 int mlp_takes(struct cuda_exec *c, long rows, int greedy);

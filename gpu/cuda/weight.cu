@@ -275,11 +275,10 @@ typedef shape<64> small;
 
 int weight_takes(struct cuda_exec *c, struct gemm_group *g)
 {
-	const char *wide = getenv("FH_GPU_WIDE");
-	const int rows = wide ? atoi(wide) : 0;
+	const int rows = cuda_wide_asked();
 	int shared = 0;
 
-	if (c->dims.precision != FH_PRECISION_BF16 || !back_wide(c, 1) ||
+	if (c->dims.precision != FH_PRECISION_BF16 || c->sync || !cuda_wide(1) ||
 	    cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) != cudaSuccess || small::BYTES > shared)
 		return 0;
 	g->trials = c->dims.P;
