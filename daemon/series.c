@@ -1,9 +1,8 @@
 /* See series.h.
  *
- * A track is the series of one job: a ring of packed samples that covers the numbers first_held … assigned without a hole; those
- * above `visible` are on their way to the disk. Reports of all jobs share one batch: while a batch is being written the next one
- * collects, so the number of syncs follows the disk and not the number of samples. */
-#include "daemon/series.h"
+ * Reports of all jobs share one batch: while a batch is being written the next one collects, so the number of syncs follows the
+ * disk and not the number of samples. */
+#include "daemon/series_internal.h"
 #include "daemon/log.h"
 #include "daemon/need.h"
 #include "daemon/publish.h"
@@ -11,7 +10,6 @@
 #include "proto/status.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -21,36 +19,6 @@
 #define KIND_ASIDE 4
 #define THIN_EVERY 1024 /* samples of a job between two passes that thin its rows */
 
-/* Where in its job a report or an evaluation was made; in the order in which a job makes them. */
-struct place { uint64_t step; int split; int policy; uint32_t trial; };
-
-struct item { void *packed; size_t bytes; int kind, state, durable; };
-
-struct track {
-	uint64_t job;
-	uint64_t assigned, visible;  /* newest number given, newest number seen by anyone */
-	uint64_t first_kept;         /* oldest on disk */
-	uint64_t first_held;         /* number of the ring's first item; assigned + 1 when the ring is empty */
-	struct item *ring;           /* [room], a power of two */
-	size_t head, held, room;
-	struct item report, validation; /* copies of the newest visible ones */
-	struct place reported, evaluated; /* of the newest of each kind, all splits and networks */
-	int state;                   /* of the newest visible state change, 0 before the first */
-	struct track *older, *newer; /* by last use, of tracks with items */
-	struct waiter *waiters;
-};
-
-struct waiter {
-	struct waiter *next;
-	struct series *series;
-	struct track *track;
-	uint64_t since;
-	uint32_t limit;
-	series_done done;
-	void *arg;
-	uv_timer_t timer;
-};
-
 struct ref { struct track *track; uint64_t seq; };
 struct batch {
 	struct series *series;
@@ -58,244 +26,6 @@ struct batch {
 	size_t n;
 	struct ref ref[SERIES_BATCH_MAX];
 };
-
-struct series {
-	uv_loop_t *loop;
-	struct store *store;
-	struct publish *publish;
-	struct track **track;        /* by job id */
-	size_t tracks;
-	struct track *oldest, *newest;
-	struct batch *open;          /* collects while another is being written */
-	int in_flight;
-	uint64_t pending;            /* samples given a number and not yet visible */
-	int stopping;
-	struct series_stats stats;
-};
-
-/* ---------------------------------------------------------------- tracks and their rings */
-
-static struct track *track_find(const struct series *s, uint64_t job)
-{
-	return job < s->tracks ? s->track[job] : NULL;
-}
-
-static struct track *track_get(struct series *s, uint64_t job)
-{
-	struct track *t = track_find(s, job);
-
-	if (t)
-		return t;
-	if (job >= s->tracks) {
-		size_t n = s->tracks ? s->tracks : 64;
-
-		while (n <= job)
-			n *= 2;
-		s->track = need(realloc(s->track, n * sizeof *s->track));
-		memset(s->track + s->tracks, 0, (n - s->tracks) * sizeof *s->track);
-		s->tracks = n;
-	}
-	t = s->track[job] = need(calloc(1, sizeof *t));
-	t->job = job;
-	t->first_kept = t->first_held = 1;
-	return t;
-}
-
-static struct item *track_item(const struct track *t, uint64_t seq)
-{
-	assert(seq >= t->first_held && seq < t->first_held + t->held);
-	return &t->ring[(t->head + (seq - t->first_held)) & (t->room - 1)];
-}
-
-static void lru_remove(struct series *s, struct track *t)
-{
-	if (t->older)
-		t->older->newer = t->newer;
-	else if (s->oldest == t)
-		s->oldest = t->newer;
-	if (t->newer)
-		t->newer->older = t->older;
-	else if (s->newest == t)
-		s->newest = t->older;
-	t->older = t->newer = NULL;
-}
-
-static void lru_touch(struct series *s, struct track *t)
-{
-	lru_remove(s, t);
-	t->older = s->newest;
-	if (s->newest)
-		s->newest->newer = t;
-	else
-		s->oldest = t;
-	s->newest = t;
-}
-
-/* Lets go of the ring's first `n` items; they are visible, so the disk has them. */
-static void track_forget(struct series *s, struct track *t, size_t n)
-{
-	for (; n; n--) {
-		struct item *i = track_item(t, t->first_held);
-
-		s->stats.bytes -= i->bytes;
-		free(i->packed);
-		t->head = (t->head + 1) & (t->room - 1);
-		t->held--;
-		t->first_held++;
-	}
-	if (!t->held) {
-		free(t->ring);
-		t->ring = NULL;
-		t->room = t->head = 0;
-		lru_remove(s, t);
-	}
-}
-
-static void track_push(struct series *s, struct track *t, struct item i)
-{
-	if (t->held == t->room) {
-		size_t room = t->room ? t->room * 2 : 16;
-		struct item *ring = need(malloc(room * sizeof *ring));
-
-		for (size_t k = 0; k < t->held; k++)
-			ring[k] = t->ring[(t->head + k) & (t->room - 1)];
-		free(t->ring);
-		t->ring = ring;
-		t->room = room;
-		t->head = 0;
-	}
-	t->ring[(t->head + t->held++) & (t->room - 1)] = i;
-	s->stats.bytes += i.bytes;
-	lru_touch(s, t);
-}
-
-/* Bounds of one tail and of all together. What is not visible yet always stays. */
-static void trim(struct series *s, struct track *t)
-{
-	size_t pending = (size_t)(t->assigned - t->visible);
-
-	if (t->held > SERIES_TAIL && t->held > pending)
-		track_forget(s, t, t->held - (pending > SERIES_TAIL ? pending : SERIES_TAIL));
-	for (struct track *o = s->oldest, *next; o && s->stats.bytes > SERIES_BYTES_MAX; o = next) {
-		next = o->newer;
-		track_forget(s, o, o->held - (size_t)(o->assigned - o->visible));
-	}
-}
-
-/* ---------------------------------------------------------------- answers to polls */
-
-static void page_from_ring(struct track *t, uint64_t since, uint32_t limit, series_done done, void *arg)
-{
-	struct series_page page = {.first_seq = t->first_kept, .last_seq = t->visible, .state = (Fh__V1__JobState)t->state};
-	uint64_t n = since < t->visible ? t->visible - since : 0;
-	struct series_row *row;
-	size_t bytes = 0;
-
-	if (n > limit)
-		n = limit;
-	row = n ? need(malloc(n * sizeof *row)) : NULL;
-	for (; page.n < n; page.n++) {
-		struct item *i = track_item(t, since + 1 + page.n);
-
-		if (page.n && bytes + i->bytes > SERIES_REPLY_BYTES_MAX)
-			break;
-		bytes += i->bytes;
-		row[page.n] = (struct series_row){since + 1 + page.n, i->packed, i->bytes};
-	}
-	page.row = row;
-	page.more = since + page.n < t->visible;
-	done(arg, 0, &page);
-	free(row);
-}
-
-struct reading { struct track *track; uint64_t since; uint32_t limit; series_done done; void *arg; };
-
-static void on_rows(void *arg, int code, const struct store_sample *stored, size_t n, int more)
-{
-	struct reading *r = arg;
-	struct track *t = r->track;
-	struct series_page page = {.first_seq = t->first_kept, .last_seq = t->visible, .state = (Fh__V1__JobState)t->state};
-	struct series_row *row = n ? need(malloc(n * sizeof *row)) : NULL;
-	size_t bytes = 0;
-
-	for (; page.n < n && stored[page.n].seq <= t->visible; page.n++) {
-		const struct store_sample *m = &stored[page.n];
-
-		if (page.n && bytes + m->bytes > SERIES_REPLY_BYTES_MAX)
-			break;
-		bytes += m->bytes;
-		row[page.n] = (struct series_row){m->seq, m->packed, m->bytes};
-	}
-	page.row = row;
-	page.more = page.n && (page.n < n || more) && row[page.n - 1].seq < t->visible;
-	if (!code && !page.n && t->held) /* the disk refused these once: go on with what memory has */
-		page_from_ring(t, r->since + 1 < t->first_held ? t->first_held - 1 : r->since, r->limit, r->done, r->arg);
-	else
-		r->done(r->arg, code, &page);
-	free(row);
-	free(r);
-}
-
-/* What is there now: from memory when the tail reaches back far enough, else from the disk. */
-static void answer(struct series *s, struct track *t, uint64_t since, uint32_t limit, series_done done, void *arg)
-{
-	struct reading *r;
-
-	if (since >= t->visible || since + 1 >= t->first_held) {
-		page_from_ring(t, since, limit, done, arg);
-		return;
-	}
-	r = need(calloc(1, sizeof *r));
-	*r = (struct reading){t, since, limit, done, arg};
-	store_read_samples(s->store, t->job, since, limit, on_rows, r);
-}
-
-static void waiter_closed(uv_handle_t *h)
-{
-	free(h->data);
-}
-
-static void waiter_answer(struct waiter *w)
-{
-	struct waiter **p = &w->track->waiters;
-
-	while (*p != w)
-		p = &(*p)->next;
-	*p = w->next;
-	w->series->stats.waiters--;
-	uv_close((uv_handle_t *)&w->timer, waiter_closed);
-	answer(w->series, w->track, w->since, w->limit, w->done, w->arg);
-}
-
-static void waiter_timeout(uv_timer_t *timer)
-{
-	waiter_answer(timer->data);
-}
-
-void series_poll(struct series *s, uint64_t job, uint64_t since, uint32_t limit, uint32_t wait_ms, series_done done, void *arg)
-{
-	struct track *t = track_get(s, job);
-	struct waiter *w;
-
-	if (!limit)
-		limit = SERIES_LIMIT_DEFAULT;
-	if (limit > SERIES_LIMIT_MAX)
-		limit = SERIES_LIMIT_MAX;
-	if (wait_ms > SERIES_WAIT_MS_MAX)
-		wait_ms = SERIES_WAIT_MS_MAX;
-	if (since < t->visible || !wait_ms || s->stopping || s->stats.waiters >= SERIES_WAITERS_MAX) {
-		answer(s, t, since, limit, done, arg);
-		return;
-	}
-	w = need(calloc(1, sizeof *w));
-	*w = (struct waiter){.next = t->waiters, .series = s, .track = t, .since = since, .limit = limit, .done = done, .arg = arg};
-	t->waiters = w;
-	s->stats.waiters++;
-	w->timer.data = w;
-	uv_timer_init(s->loop, &w->timer);
-	uv_update_time(w->timer.loop); /* else short by what the loop's own time lags */
-	uv_timer_start(&w->timer, waiter_timeout, wait_ms, 0);
-}
 
 /* ---------------------------------------------------------------- from handed over to visible */
 
@@ -344,12 +74,8 @@ static void advance(struct series *s, struct track *t)
 	}
 	if (t->visible == before)
 		return;
-	for (struct waiter *w = t->waiters, *next; w; w = next) {
-		next = w->next;
-		if (t->visible > w->since)
-			waiter_answer(w);
-	}
-	trim(s, t);
+	series_answer(t, 0);
+	track_trim(s, t);
 }
 
 /* A disk that refuses does not stop the view: the sample is shown, counted as undurable, and the number may be used again
@@ -586,8 +312,8 @@ void series_stop(struct series *s)
 	s->stopping = 1;
 	flush(s);
 	for (size_t i = 0; i < s->tracks; i++)
-		while (s->track[i] && s->track[i]->waiters)
-			waiter_answer(s->track[i]->waiters);
+		if (s->track[i])
+			series_answer(s->track[i], 1);
 }
 
 void series_free(struct series *s)

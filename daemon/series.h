@@ -4,7 +4,7 @@
  * anyone saw is never given to another sample. The newest SERIES_TAIL of a job stay in memory within SERIES_BYTES_MAX over all
  * jobs; older ones are read from the store. On disk the newest SERIES_KEPT_FULL are all there; of older reports every
  * SERIES_STRIDE-th is; validations and state changes stay; nothing older than SERIES_KEPT_MAX numbers is kept.
- * Invariant: visible samples of a job have increasing seq, and a poller' `since` never skips one that is still kept. */
+ * Invariant: visible samples of a job have increasing seq, and a poller's `since` never skips one that is still kept. */
 #ifndef FHD_SERIES_H
 #define FHD_SERIES_H
 
