@@ -29,7 +29,6 @@ struct rpc_call;
 #define DATASET_SOURCE_BYTES_MAX 256
 #define DATASET_CONTRACT_BYTES_MAX 63
 #define DATASET_TICK_DEFAULT 0.01
-#define DATASET_TS_MAX (INT64_C(1) << 62) /* |ts|: differences of two times stay in 64 bits */
 #define DATASET_GAPS_MAX 8              /* different gap lengths shown */
 #define DATASET_SPARK 64
 #define DATASET_WEEK_HOURS 168
@@ -135,7 +134,7 @@ int upload_chunk(struct datasets *ds, const char *id, int64_t first, const struc
  * FH_INTERRUPTED. */
 void upload_commit(struct datasets *ds, const char *id, dataset_registered done, void *arg);
 int upload_abort(struct datasets *ds, const char *id, struct fh_status *st);
-/* What every bar must fulfil: time after the one before, |time| below DATASET_TS_MAX, finite numbers in the market's
+/* What every bar must fulfil: time after the one before, |time| below MARKET_TS_MAX, finite numbers in the market's
  * bounds, high >= open, close, low; low <= open, close; volume >= 0. FH_INVALID with field "high[17]", `base` added. */
 int dataset_check_bars(const struct market_bars *b, int64_t base, const int64_t *before, struct fh_status *st);
 

@@ -57,7 +57,7 @@ int dataset_check_bars(const struct market_bars *b, int64_t base, const int64_t 
 	for (int64_t i = 0; i < b->bars; i++) {
 		int code;
 
-		if (b->ts[i] <= -DATASET_TS_MAX || b->ts[i] >= DATASET_TS_MAX)
+		if (b->ts[i] <= -MARKET_TS_MAX || b->ts[i] >= MARKET_TS_MAX)
 			return bad(st, "ts", base + i, "time %lld ns is beyond the years 1824 to 2116", (long long)b->ts[i]);
 		if (i ? b->ts[i] <= b->ts[i - 1] : before && b->ts[0] <= *before)
 			return bad(st, "ts", base + i, "its time %lld ns is not after that of the bar before", (long long)b->ts[i]);

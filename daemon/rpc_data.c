@@ -169,7 +169,7 @@ static int synth_from(const Fh__V1__SynthDatasetRequest *q, struct synth *s, str
 		s->start = q->start;
 	if (q->has_bar_ns)
 		s->bar_ns = q->bar_ns;
-	if (s->bar_ns < 1 || s->bar_ns > (DATASET_TS_MAX - SYNTH_FIRST_TS) / s->bars)
+	if (s->bar_ns < 1 || s->bar_ns > (MARKET_TS_MAX - SYNTH_FIRST_TS) / s->bars)
 		return fh_fail_field(st, FH_INVALID, "bar_ns", "%lld bars of %lld ns do not fit into the calendar", (long long)s->bars,
 				     (long long)s->bar_ns);
 	return 0;

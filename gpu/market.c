@@ -90,6 +90,11 @@ static int in_range(const double *x, int64_t n, double lo, double hi)
 	return good == n;
 }
 
+static int in_time(int64_t ts)
+{
+	return ts > -MARKET_TS_MAX && ts < MARKET_TS_MAX;
+}
+
 /* Whether all is well, many at a time: who has to say what is not looks again. */
 static int bars_good(const struct market_bars *b)
 {
@@ -97,7 +102,7 @@ static int bars_good(const struct market_bars *b)
 
 	for (int64_t t = 1; t < b->bars; t++)
 		late += b->ts[t] > b->ts[t - 1];
-	return late == b->bars && in_range(b->open, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) &&
+	return late == b->bars && in_time(b->ts[0]) && in_time(b->ts[b->bars - 1]) && in_range(b->open, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) &&
 	       in_range(b->high, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) && in_range(b->low, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) &&
 	       in_range(b->close, b->bars, -MARKET_PRICE_MAX, MARKET_PRICE_MAX) && in_range(b->volume, b->bars, 0.0, MARKET_VOLUME_MAX);
 }
@@ -119,6 +124,8 @@ static int check_bars(const struct market_bars *b, int code, struct fh_status *s
 			rc = check_number(b->close[t], -MARKET_PRICE_MAX, MARKET_PRICE_MAX, "close", t, code, st);
 		if (!rc)
 			rc = check_number(b->volume[t], 0.0, MARKET_VOLUME_MAX, "volume", t, code, st);
+		if (!rc && !in_time(b->ts[t]))
+			rc = fh_fail_field(st, code, "ts", "bar %lld: its time %lld ns is beyond the years 1824 to 2116", (long long)t, (long long)b->ts[t]);
 		if (!rc && t && b->ts[t] <= b->ts[t - 1])
 			rc = fh_fail_field(st, code, "ts", "bar %lld: its time is not after that of the bar before", (long long)t);
 	}

@@ -12,6 +12,7 @@
 #define MARKET_BARS_MAX (INT64_C(1) << 28)  /* bar numbers are I32 in the environments */
 #define MARKET_PRICE_MAX 1e12               /* |price|: keeps every intermediate finite */
 #define MARKET_VOLUME_MAX 1e18
+#define MARKET_TS_MAX (INT64_C(1) << 62)    /* |ts| is below it, the years 1824 to 2116: the difference of two times stays in 64 bits */
 #define MARKET_ROLLS_MAX 4096               /* contracts after each other in one market */
 #define MARKET_TICK_MIN 1e-12               /* the same: the least denominator of a return */
 

@@ -220,6 +220,7 @@ int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st)
 		return rc;
 	if (b->sort)
 		b->line[b->count] = bar->line;
+	b->first_line = b->count ? b->first_line : bar->line;
 	b->last_line = bar->line;
 	b->newest = b->count && b->newest > bar->ts ? b->newest : bar->ts;
 	b->count++;
@@ -239,9 +240,10 @@ void bars_took(struct bars *b, int64_t n, int64_t last_line)
 {
 	for (int64_t i = 0; b->contract_of && i < n; i++)
 		b->contract_of[b->count + i] = b->contract;
-	b->count += n;
 	if (!n)
 		return;
+	b->first_line = b->count ? b->first_line : last_line - n + 1;
+	b->count += n;
 	b->last_line = last_line;
 	b->newest = b->ts[b->count - 1];
 }
@@ -296,12 +298,24 @@ static struct bar get(const struct bars *b, int64_t i)
 	return (struct bar){b->ts[i], b->line[i], b->value[0][i], b->value[1][i], b->value[2][i], b->value[3][i], b->value[4][i]};
 }
 
-int bars_finish(struct bars *b, struct fh_status *st)
+/* The first and the last of all, which are in order: what the daemon takes, and what can be subtracted from each other. */
+static int check_range(const struct bars *b, struct fh_status *st)
+{
+	const int64_t end[] = {0, b->count - 1}, line[] = {b->sort ? b->line[0] : b->first_line, b->sort ? b->line[b->count - 1] : b->last_line};
+	char text[TIMESTAMP_TEXT_MAX];
+
+	for (int i = 0; i < 2; i++)
+		if (b->ts[end[i]] <= -MARKET_TS_MAX || b->ts[end[i]] >= MARKET_TS_MAX)
+			return fh_fail(st, FH_INVALID, ":%lld: the time %s is outside the years 1824 to 2116", (long long)line[i],
+				       timestamp_format(b->ts[end[i]], text));
+	return 0;
+}
+
+/* Bars that were kept with their lines: in order, one of each time. */
+static int finish_sorted(struct bars *b, struct fh_status *st)
 {
 	int64_t kept = 0;
 
-	if (!b->sort || !b->count)
-		return 0;
 	if (b->moved) {
 		int rc = sort_bars(b, st);
 		if (rc)
@@ -324,6 +338,13 @@ int bars_finish(struct bars *b, struct fh_status *st)
 	}
 	b->count = kept;
 	return 0;
+}
+
+int bars_finish(struct bars *b, struct fh_status *st)
+{
+	int rc = b->sort && b->count ? finish_sorted(b, st) : 0;
+
+	return rc || !b->count ? rc : check_range(b, st);
 }
 
 struct market_bars bars_view(const struct bars *b)

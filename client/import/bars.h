@@ -29,7 +29,7 @@ struct bars {
 	char (*name)[CONTRACT_NAME_MAX]; /* of contracts; NULL: they have none */
 	int32_t names, names_cap;
 	int seam;                /* the first bar is of another contract than the bars that these go behind */
-	int64_t last_line, newest;
+	int64_t first_line, last_line, newest;
 	uint64_t repeats, conflicts, repaired, moved; /* exact repeats dropped, conflicting ones resolved, bars widened, out of order */
 };
 
@@ -42,7 +42,8 @@ int bars_add(struct bars *b, const struct bar *bar, struct fh_status *st);
  * checked already, of the contract of the last one; not with sort. FH_EXHAUSTED. */
 int bars_room(struct bars *b, int64_t n, struct fh_status *st);
 void bars_took(struct bars *b, int64_t n, int64_t last_line);
-/* Sorts and resolves duplicates where asked. After it `ts` is strictly increasing. */
+/* Sorts and resolves duplicates where asked. After it `ts` is strictly increasing, and the difference of any two of them, and a few days more,
+ * stay in 64 bits. FH_INVALID names the line of a time outside the years 1824 to 2116. */
 int bars_finish(struct bars *b, struct fh_status *st);
 struct market_bars bars_view(const struct bars *b);
 /* The bars that are added from now on are of the contract with this name. FH_INVALID: too many, FH_EXHAUSTED. */

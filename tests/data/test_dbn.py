@@ -110,6 +110,16 @@ def test_a_symbol_asked_for_by_number_is_found_by_its_name(read, tmp_path):
     assert len(read(path, "--symbol=FHZ4").bars) == 10 and len(read(path).bars) == 10
 
 
+@pytest.mark.parametrize("ts", [2**63 - 2, 2**63 - 1 - 86400 * 10**9, 2**62])
+@pytest.mark.parametrize("options", [[], ["--bar=1h"], ["--bar=1d", "--session=17:00 America/Chicago"], ["--sort"]])
+def test_times_that_cannot_be_counted_with_are_refused(read, tmp_path, ts, options):
+    """A bar's day, the session after it and gaps between bars are computed in 64 bits of nanoseconds."""
+    path = tmp_path / "late.dbn"
+    path.write_bytes(df.metadata(2) + df.bar(ts - 120 * 10**9, 1, 2, 1, 2, 5) + df.bar(ts - 60 * 10**9, 1, 2, 1, 2, 5) + df.bar(ts, 1, 2, 1, 2, 5))
+    text = read(path, *options).refused
+    assert "outside the years 1824 to 2116" in text and (":3: " if ts == 2**62 else ":1: ") in text
+
+
 def test_undefined_values_are_missing(read, tmp_path):
     path = tmp_path / "u.dbn"
     rows = df.walk(6)

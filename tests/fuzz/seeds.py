@@ -61,4 +61,6 @@ elif target == "dbn":
     for name, data in dbn_files.GOOD.items():
         write(name, b"\x00" + data[3:3 + 12000])
     write("two", b"\x40" + dbn_files.interleaved()[3:])
+    late = b"".join(dbn_files.bar(2**63 - 2 - back * 60 * 10**9, 1, 2, 1, 2, 5) for back in (1, 0))
+    write("late", b"\x20" + (dbn_files.metadata(2) + late)[3:])
     write("case", b"\x20" + (ROOT / "tests" / "cases" / "syn_negative.dbn").read_bytes()[3:])

@@ -333,9 +333,9 @@ static void bad_bars_are_refused_by_name(void **state)
 
 	(void)state;
 	bars_csv(&b, "zero_volume");
-	for (int k = 0; k < 8; k++) {
+	for (int k = 0; k < 10; k++) {
 		struct bars x;
-		const char *field[] = {"bars", "ts", "ts", "open", "high", "low", "close", "volume"};
+		const char *field[] = {"bars", "ts", "ts", "ts", "ts", "open", "high", "low", "close", "volume"};
 
 		st = (struct fh_status)FH_STATUS_INIT;
 		bars_copy(&x, &b);
@@ -343,10 +343,12 @@ static void bad_bars_are_refused_by_name(void **state)
 		case 0: x.view.bars = 1; break;
 		case 1: x.ts[2] = x.ts[1]; break;
 		case 2: x.ts[2] = x.ts[1] - 1; break;
-		case 3: x.open[3] = NAN; break;
-		case 4: x.high[3] = INFINITY; break;
-		case 5: x.low[3] = -INFINITY; break;
-		case 6: x.close[3] = 2 * MARKET_PRICE_MAX; break;
+		case 3: x.ts[0] = -MARKET_TS_MAX; break;
+		case 4: x.ts[x.view.bars - 1] = MARKET_TS_MAX; break;
+		case 5: x.open[3] = NAN; break;
+		case 6: x.high[3] = INFINITY; break;
+		case 7: x.low[3] = -INFINITY; break;
+		case 8: x.close[3] = 2 * MARKET_PRICE_MAX; break;
 		default: x.volume[3] = -1.0; break;
 		}
 		assert_int_equal(market_build(&x.view, 0.01, &m, &st), FH_INVALID);
