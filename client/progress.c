@@ -65,15 +65,19 @@ static void bar(char *out, size_t size, double fraction)
 	snprintf(out, size, "[%s] %3d %%  ", cells, (int)(fraction * 100));
 }
 
+int progress_due(const struct progress *p)
+{
+	return !p->quiet && (!p->last_ns || wait_now_ns() - p->last_ns >= (p->tty ? REDRAW_NS : p->plain_ns));
+}
+
 void progress_update(struct progress *p, double fraction, int force, const char *fmt, ...)
 {
 	char text[LINE_MAX_BYTES], line[2 * LINE_MAX_BYTES], cells[BAR_CELLS + 16];
-	int64_t now = wait_now_ns();
 	va_list ap;
 
-	if (p->quiet || (!force && p->last_ns && now - p->last_ns < (p->tty ? REDRAW_NS : p->plain_ns)))
+	if (p->quiet || (!force && !progress_due(p)))
 		return;
-	p->last_ns = now;
+	p->last_ns = wait_now_ns();
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);

@@ -11,6 +11,8 @@ struct progress {
 };
 
 void progress_init(struct progress *p, int quiet);
+/* Whether an update without `force` would be drawn now. */
+int progress_due(const struct progress *p);
 /* fraction 0..1 or negative when unknown; text follows the bar. Redraws at most ten times a second unless `force`. */
 void progress_update(struct progress *p, double fraction, int force, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));

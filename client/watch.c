@@ -68,6 +68,12 @@ static size_t add_value(char *text, size_t size, size_t at, const char *name, do
 	return at + (size_t)snprintf(text + at, size - at, "  %s %s", name, v);
 }
 
+/* Samples tell neither speed nor time left: who reads the line gets them as they are when it is drawn. */
+static int line_is_due(const struct watching *s)
+{
+	return s->p.tty || (s->w->rows != WATCH_NO_ROWS && progress_due(&s->p));
+}
+
 static void draw(struct watching *s, int force)
 {
 	char text[256], d[OUT_TEXT];
@@ -286,7 +292,7 @@ static int watch_loop(struct watching *s)
 		else if (fh_follow_done(s->f))
 			return finish(s);
 		now = wait_now_ns();
-		if (!s->was_away && now - s->shown_ns >= (int64_t)IDLE_MS * 1000000 && (s->p.tty || rc == 0))
+		if (!s->was_away && now - s->shown_ns >= (int64_t)IDLE_MS * 1000000 && (rc == 0 || line_is_due(s)))
 			refresh(s);
 		draw(s, 0);
 	}

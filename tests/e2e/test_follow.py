@@ -45,6 +45,18 @@ def test_signal_detaches_and_says_how_to_come_back(daemon, client, market, numbe
     assert client.show("long").state == pb.RUNNING, "the job goes on"
 
 
+def test_lines_of_a_log_tell_the_speed(daemon, market):
+    """Samples that come without a pause leave room for the question how fast the job is: each line has it as it is then."""
+    proc = fh.spawn_ctl("start", *ENDLESS, "--name", "log", "-f", url=daemon.url)
+    lines, end = [], time.monotonic() + fh.DEADLINE_S
+    while time.monotonic() < end and not any("steps/s" in line for line in lines):
+        if select.select([proc.stderr], [], [], 0.5)[0]:
+            lines.append(proc.stderr.readline())
+    proc.send_signal(signal.SIGINT)
+    proc.communicate(timeout=fh.DEADLINE_S)
+    assert any("steps/s" in line for line in lines), lines
+
+
 def wait_named(client, name):
     end = time.monotonic() + fh.DEADLINE_S
     while time.monotonic() < end:
