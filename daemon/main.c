@@ -10,9 +10,7 @@
 #include "daemon/log.h"
 #include "proto/wire.h"
 
-const char *argp_program_version = "fhd " FH_VERSION_TEXT;
-
-enum { OPT_CONFIG = 'c', OPT_PRINT = 256, OPT_KEY };
+enum { OPT_CONFIG = 'c', OPT_HELP = 'h', OPT_PRINT = 256, OPT_KEY };
 
 /* Options that are settings: the option's name is the key with - for _. */
 static const struct { const char *option, *key; } setting[] = {
@@ -25,6 +23,7 @@ static const struct { const char *option, *key; } setting[] = {
 
 static const struct argp_option options[] = {
 	{"config", OPT_CONFIG, "FILE", 0, "read settings from FILE (YAML); options win over it", 0},
+	{NULL, OPT_HELP, NULL, OPTION_HIDDEN, NULL, 0},
 	{"print-config", OPT_PRINT, NULL, 0, "print the commented default settings and exit", 0},
 	{"state-dir", OPT_KEY + 0, "DIR", 0, "where jobs, data sets and checkpoints live", 1},
 	{"listen", OPT_KEY + 1, "URL", 0, "ipc:///path or tcp://127.0.0.1:port; may be repeated", 1},
@@ -55,6 +54,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	if (key == OPT_CONFIG) {
 		g->config = arg;
+	} else if (key == OPT_HELP) {
+		argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
 	} else if (key == OPT_PRINT) {
 		config_print(stdout);
 		exit(0);
@@ -122,6 +123,7 @@ int main(int argc, char **argv)
 
 	keep_heap_small();
 	argp_err_exit_status = 2;
+	argp_program_version = "fhd " FH_VERSION_TEXT; /* the C library's variable: one of our own would be hidden from it */
 	argp_parse(&argp, argc, argv, 0, NULL, &given);
 	if (read_config(&given, &config, &st))
 		return exit_code(&st);

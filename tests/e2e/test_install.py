@@ -74,6 +74,13 @@ def test_default_configuration_is_the_programs_own(folder):
 
 
 @pytest.mark.plain_only
+@pytest.mark.parametrize("option,start", [("--version", "fhd 0.1.0\n"), ("--help", "Usage: fhd "), ("-h", "Usage: fhd ")])
+def test_daemon_tells_what_it_is(option, start):
+    done = subprocess.run([fh.BUILD / "fhd", option], capture_output=True, text=True, timeout=fh.DEADLINE_S)
+    assert done.returncode == 0 and done.stdout.startswith(start), done
+
+
+@pytest.mark.plain_only
 def test_unit_is_hardened():
     tool = shutil.which("systemd-analyze")
     assert tool, "systemd-analyze is missing (package systemd)"
