@@ -139,7 +139,7 @@ static void print_dataset(const Fh__V1__Dataset *d)
 	if (d->created_ns)
 		line("created", "%s", text_time(d->created_ns, a));
 	if (d->jobs)
-		line("in use by", "%u jobs", d->jobs);
+		line("in use by", "%u job%s", d->jobs, d->jobs == 1 ? "" : "s");
 	for (size_t i = 0; i < d->n_note; i++)
 		line("notice", "%s", text_clean(d->note[i], text, sizeof text));
 }

@@ -75,13 +75,15 @@ static const char *hint_for(const struct ctx *c, const struct fh_status *st)
 	case FH_NOT_FOUND:
 		if (strstr(st->text, "there is no job"))
 			return "'fhctl list' shows the jobs.";
+		if (strstr(st->text, "there is no checkpoint"))
+			return "'fhctl checkpoint list' shows what there is.";
 		if (strstr(st->text, "has no checkpoint yet"))
 			return "One is written at the end, every run.checkpoint_every steps, and by 'fhctl checkpoint save JOB' while it trains.";
 		if (strstr(st->text, "has no checkpoint"))
 			return NULL;
 		if (!strncmp(name, "dataset", 7) || strstr(st->field, "dataset"))
 			return "'fhctl dataset list' shows what there is.";
-		return strncmp(name, "checkpoint", 10) ? "'fhctl list' shows the jobs." : "'fhctl checkpoint list JOB' shows what there is.";
+		return "'fhctl list' shows the jobs.";
 	case FH_INVALID: return NULL;
 	default: return NULL;
 	}

@@ -50,7 +50,7 @@ static int usage_error(struct ctx *c, const struct fh_status *st)
 		fprintf(stderr, "Usage: fhctl %s%s%s%s    (fhctl help %s tells more)\n", c->cmd->name,
 			c->cmd->opts && c->cmd->opts->name ? " [OPTION]..." : "", c->cmd->args && *c->cmd->args ? " " : "",
 			c->cmd->args ? c->cmd->args : "", c->cmd->name);
-	else
+	else if (!strstr(st->text, "fhctl help"))
 		fputs("fhctl help lists the commands.\n", stderr);
 	return EXIT_USAGE;
 }

@@ -14,6 +14,7 @@
 #include "proto/spec.h"
 
 #define TIMEOUT_MAX_S 1e7
+#define COMMAND_NAME_MAX 32
 #define NEAR_MAX 3 /* edit distance up to which a word is taken for a misspelt one */
 
 const struct opt global_options[] = {
@@ -146,26 +147,36 @@ static int find_words(int argc, char **argv, char **word, int max)
 	return n;
 }
 
-static const struct command *nearest_command(const char *word)
+/* The nearest name of a command, or of a group of them ("dataset"); "" when none is near. */
+static void nearest_command(const char *word, char near[COMMAND_NAME_MAX])
 {
-	const struct command *c, *found = NULL;
+	const struct command *c;
 	int best = NEAR_MAX;
 
+	near[0] = 0;
 	for (int i = 0; (c = command_at(i)); i++) {
-		int d = fh_edit_distance(word, c->name);
+		size_t whole = strlen(c->name), group = strcspn(c->name, " ");
 
-		if (d < best) {
-			best = d;
-			found = c;
+		for (size_t len = group;; len = whole) {
+			char name[COMMAND_NAME_MAX];
+			int d;
+
+			snprintf(name, sizeof name, "%.*s", (int)len, c->name);
+			d = fh_edit_distance(word, name);
+			if (d < best) {
+				best = d;
+				strcpy(near, name);
+			}
+			if (len == whole)
+				break;
 		}
 	}
-	return found;
 }
 
 static int unknown_command(char *const *word, int n, struct fh_status *st)
 {
-	const struct command *c, *near;
-	char both[64], list[256];
+	const struct command *c;
+	char both[64], list[256], near[COMMAND_NAME_MAX];
 	size_t at = 0, len = strlen(word[0]);
 
 	/* "dataset" alone, or with a second word that is none of its own. */
@@ -177,13 +188,13 @@ static int unknown_command(char *const *word, int n, struct fh_status *st)
 	if (at)
 		return fh_fail(st, FH_INVALID, "%.30s has no command %.30s, but: %s", word[0], word[1], list);
 	snprintf(both, sizeof both, "%.30s", word[0]);
-	near = nearest_command(both);
-	if (!near && n > 1) {
+	nearest_command(both, near);
+	if (!near[0] && n > 1) {
 		snprintf(both, sizeof both, "%.30s %.30s", word[0], word[1]);
-		near = nearest_command(both);
+		nearest_command(both, near);
 	}
-	if (near)
-		return fh_fail(st, FH_INVALID, "unknown command %.40s, did you mean %s?", word[0], near->name);
+	if (near[0])
+		return fh_fail(st, FH_INVALID, "unknown command %.40s, did you mean %s?", word[0], near);
 	return fh_fail(st, FH_INVALID, "unknown command %.40s; fhctl help lists them", word[0]);
 }
 
@@ -320,8 +331,8 @@ static int check_operands(const struct ctx *c, struct fh_status *st)
 	if (c->argc < c->cmd->args_min)
 		return fh_fail(st, FH_INVALID, "%s is missing", c->cmd->args);
 	if (c->argc > c->cmd->args_max)
-		return fh_fail(st, FH_INVALID, "'%.60s' is too much: %s", c->argv[c->cmd->args_max],
-			       c->cmd->args_max ? c->cmd->args : "no operand is taken");
+		return fh_fail(st, FH_INVALID, "'%.60s' is one word too many: the command takes %s", c->argv[c->cmd->args_max],
+			       c->cmd->args_max ? c->cmd->args : "none");
 	return 0;
 }
 

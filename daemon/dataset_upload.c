@@ -119,7 +119,7 @@ static int check_room(struct datasets *ds, const struct dataset_origin *o, int64
 	if (ds->stopping)
 		return fh_fail(st, FH_UNAVAILABLE, "the daemon stops");
 	if (bars < (append ? 1 : 2) || bars > DATASET_BARS_MAX)
-		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars; a data set has 2 to %lld", (long long)bars,
+		return fh_fail_field(st, FH_INVALID, "bars", "%lld bar%s; a data set has 2 to %lld", (long long)bars, bars == 1 ? "" : "s",
 				     (long long)DATASET_BARS_MAX);
 	if (!append && ds->sets >= DATASETS_MAX)
 		return fh_fail(st, FH_EXHAUSTED, "%d data sets are registered, no more are allowed", DATASETS_MAX);

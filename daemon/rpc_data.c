@@ -158,7 +158,7 @@ static int synth_from(const Fh__V1__SynthDatasetRequest *q, struct synth *s, str
 	if (!kind)
 		return fh_fail_field(st, FH_INVALID, "kind", "kind \"%.64s\" is none of momentum, regime, walk", q->kind ? q->kind : "");
 	if (q->bars < 2 || q->bars > DATASET_BARS_MAX)
-		return fh_fail_field(st, FH_INVALID, "bars", "%lld bars; a data set has 2 to %lld", (long long)q->bars,
+		return fh_fail_field(st, FH_INVALID, "bars", "%lld bar%s; a data set has 2 to %lld", (long long)q->bars, q->bars == 1 ? "" : "s",
 				     (long long)DATASET_BARS_MAX);
 	synth_init(s, kind, q->bars, q->seed);
 	if (q->has_phi)

@@ -16,6 +16,7 @@
 
 #define FRACTION_SLACK 1e-9 /* 0.7 + 0.15 + 0.15 is a little above 1 */
 #define EXACT_INT 9007199254740992.0 /* 2^53: a real such as 1e6 is taken for an integer up to here */
+#define WHOLE_MAX 1e9 /* whole reals below it are written without an exponent */
 
 static int64_t *int_at(const struct fh_spec *s, const struct spec_key *k) { return (int64_t *)((char *)s + k->offset); }
 static double *real_at(const struct fh_spec *s, const struct spec_key *k) { return (double *)((char *)s + k->offset); }
@@ -128,9 +129,13 @@ int spec_set(struct fh_spec *spec, const struct spec_key *key, const char *text,
 	return fh_fail_field(st, FH_INTERNAL, key->path, "key %s has type %d", key->path, (int)key->type);
 }
 
-/* The shortest of %.1g … %.17g that reads back to the same bits. */
+/* Whole numbers as people write them, others as the shortest of %.1g … %.17g that reads back to the same bits. */
 static void real_text(double v, char *text, size_t size)
 {
+	if (v == floor(v) && fabs(v) < WHOLE_MAX) {
+		snprintf(text, size, "%.0f", v);
+		return;
+	}
 	for (int digits = 1; digits <= 17; digits++) {
 		snprintf(text, size, "%.*g", digits, v);
 		if (strtod(text, NULL) == v)

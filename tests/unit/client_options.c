@@ -99,9 +99,9 @@ static void two_word_commands(void **state)
 static void usage_errors_name_what_was_meant(void **state)
 {
 	static const struct { const char *line, *words; } row[] = {
-		{"", "command is missing"}, {"strat", "start?"}, {"lsit", "list?"}, {"wibble", "fhctl help"}, {"dataset", "import"},
+		{"", "command is missing"}, {"strat", "start?"}, {"lsit", "list?"}, {"wibble", "fhctl help"}, {"datset list", "mean dataset?"}, {"dataset lst", "list"}, {"dataset", "import"},
 		{"dataset shwo x", "show"}, {"checkpoint", "save"}, {"start --nmae x", "--name?"}, {"start --set", "--set needs KEY=VALUE"},
-		{"list -o jsn", "json"}, {"list -o", "-o needs FORMAT"}, {"show", "JOB is missing"}, {"show 1 2", "2"}, {"ping x", "x"},
+		{"list -o jsn", "json"}, {"list -o", "-o needs FORMAT"}, {"show", "JOB is missing"}, {"show 1 2", "'2' is one word too many"}, {"ping x", "x"},
 		{"list --quiet=1", "takes no value"}, {"list -Z", "-Z"}, {"list --timeout soon", "soon"}, {"list --timeout -1", "-1"},
 		{"list --timeout nan", "nan"}, {"start -o csv", "csv"}, {"--conect x list", "--connect?"},
 	};

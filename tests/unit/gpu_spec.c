@@ -76,6 +76,12 @@ static void test_text_round_trip(void **state)
 	s.learn.gamma = 0.1;
 	spec_get(&s, spec_key_find("learn.gamma"), text, sizeof text);
 	assert_string_equal(text, "0.1");
+	s.env.multiplier = 50;
+	spec_get(&s, spec_key_find("env.multiplier"), text, sizeof text);
+	assert_string_equal(text, "50"); /* not 5e+01 */
+	s.env.multiplier = 2.5e-7;
+	spec_get(&s, spec_key_find("env.multiplier"), text, sizeof text);
+	assert_string_equal(text, "2.5e-07");
 	s.run.seed = INT64_MIN;
 	spec_get(&s, spec_key_find("run.seed"), text, sizeof text);
 	assert_int_equal(set(&s, "run.seed", text, NULL), 0);
@@ -148,6 +154,7 @@ static void test_rules_between_keys(void **state)
 	rule("init.from", "checkpoint", NULL, NULL, "init.checkpoint");
 	rule("init.checkpoint", "c7", NULL, NULL, "init.checkpoint");
 	rule("model", "ppo", NULL, NULL, "model");
+	rule("net.atoms", "257", "run.device", "cuda", "net.atoms");
 	struct fh_spec s = valid();
 	struct fh_status st = FH_STATUS_INIT;
 	s.data.dataset[0] = 0;
