@@ -6,6 +6,7 @@
 #define FH_GPU_BACKEND_H
 
 #include <stddef.h>
+#include "gpu/act.h"
 #include "gpu/layout.h"
 #include "gpu/market.h"
 
@@ -97,15 +98,16 @@ struct backend {
 	int (*readback_poll)(struct exec *x, const void **data, uint64_t *tag, struct fh_status *st);
 	/* Waits until everything enqueued is done (before snapshots). */
 	int (*finish)(struct exec *x, struct fh_status *st);
-	/* Acting for evaluations, with the precision of training. act_open: from now on the network `policy` (enum fh_policy) of
-	 * this trial answers, as its parameters are now; no run() may come before the last act() that belongs to it. *rows: as
-	 * many as one call may ask, *few: so many cost hardly more than one. act: row i is the market features of bar[i] with
-	 * portfolio[i]; action [rows, branches] greedy, the lowest index on a tie. Returns when they are there. A row's actions
-	 * depend on nothing but the row. */
-	int (*act_open)(struct exec *x, int policy, int trial, int *rows, int *few, struct fh_status *st);
-	int (*act)(struct exec *x, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st);
+	/* Acting for evaluations, with the precision of training. act_open: from now on the networks `policy` (enum fh_policy) of
+	 * *trials trials from `first` on answer, as their parameters are now; no run() may come before the last act() that belongs
+	 * to them. It may open fewer, at least one, and says so in *trials. act: row i is the market features of bar[i] with
+	 * portfolio[i], trials count from `first`; action [rows, branches] greedy, the lowest index on a tie. Returns when they are
+	 * there. A row's actions depend on nothing but its trial and the row. */
+	int (*act_open)(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st);
+	int (*act)(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action,
+		   struct fh_status *st);
 };
-#define BACKEND_ABI 3
+#define BACKEND_ABI 4
 /* What fhd-cuda.so exports. FH_UNAVAILABLE with the reason when there is no usable device. */
 #define BACKEND_ENTRY "fhd_backend_cuda"
 typedef int (*backend_entry)(int abi, int device, const struct backend **out, struct fh_status *st);

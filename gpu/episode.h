@@ -20,6 +20,7 @@ struct episode {
 	int64_t first, last;   /* its first bar, its last usable one */
 	int64_t n, fills;      /* bars done, entries of fill */
 	int over;
+	int ahead;             /* rows that it may look in the call that is being made */
 	int32_t action[FH_BRANCH_MAX]; /* taken last */
 	int64_t held, run;     /* bars since a guess was wrong, and how many those were of late */
 	double *equity, *q;    /* [bars + 1], [bars] */

@@ -1,17 +1,20 @@
 /* Episodes over a split in slices, their trace, and the scripts they can be compared with.
  *
- * Owns struct evaluation: a reference of the market, curves and fills of every window, and what lies between a window and
- * who acts (episode.h). One thread at a time. Invariant: after k bars of a window equity[0..k], q[0..k) and fill[0..fills)
- * describe exactly those bars; nothing of a bar beyond the next one has gone into them. */
+ * Owns struct evaluation: a reference of the market, curves and fills of every window of every trial, and what lies between
+ * these episodes and who acts (episode.h). One thread at a time; between two calls of the actor its team works on episodes
+ * side by side. Invariant: after k bars of an episode equity[0..k], q[0..k) and fill[0..fills) describe exactly those bars;
+ * nothing of a bar beyond the next one, and nothing of another episode, has gone into them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "gpu/episode.h"
+#include "gpu/host/threads.h"
 #include "proto/status.h"
 
 #define CLOCK_EVERY 16      /* bars of a script between two looks at the clock */
+#define TEAM_ROWS 256       /* rows ahead from which waking the team pays: about 50 ns each */
 
 struct evaluation {
 	struct eval_actor actor; /* act NULL: script */
@@ -21,14 +24,18 @@ struct evaluation {
 	struct market *m;
 	struct episode_world world;
 	int64_t first, end;      /* bars [first, end) */
-	struct episode *episode;
-	int windows, over, turn; /* windows that are over; the one that looks ahead first next time */
+	struct episode *episode; /* [trials, windows] */
+	int windows, trials, episodes;
+	int over, turn;          /* episodes that are over; the one that looks ahead first next time */
+	int *alive, trials_over; /* windows of a trial that are not over */
 	int64_t calls, asked;
-	/* one call's rows; windows in `part` share them */
+	/* one call's rows; episodes in `place` share them, trial after trial */
 	struct look *look;
 	int32_t *bar, *action;
 	float *portfolio, *state;
-	struct part { int window, rows; } *part;
+	struct place { int episode, at, rows; } *place;
+	int places;
+	struct act_part *part;   /* [trials] */
 	/* behind the episodes */
 	double *equity, *q, (*fill)[2];
 	struct eval_row *row;    /* NULL without trace */
@@ -78,10 +85,13 @@ static int check_policy(struct policy *p, struct fh_status *st)
 }
 
 /* A policy as an actor. */
-static int act_policy(void *ctx, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+static int act_policy(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action,
+		      struct fh_status *st)
 {
 	struct evaluation *e = ctx;
+	int rows = part->rows; /* of the one trial */
 
+	(void)parts;
 	(void)st;
 	for (int i = 0; i < rows; i++) {
 		float *state = e->state + (int64_t)i * FH_STATE_DIM;
@@ -95,14 +105,16 @@ static int act_policy(void *ctx, int rows, const int32_t *bar, const float *port
 
 static int allocate(struct evaluation *e, int64_t n, int trace, int own_guess)
 {
-	size_t rows = (size_t)e->actor.rows, bars = (size_t)n, windows = (size_t)e->windows;
+	size_t rows = (size_t)e->actor.can.rows, bars = (size_t)n * (size_t)e->trials, episodes = (size_t)e->episodes;
 
-	e->episode = calloc(windows, sizeof(*e->episode));
-	e->part = malloc(windows * sizeof(*e->part));
-	e->equity = malloc((bars + windows) * sizeof(*e->equity));
+	e->episode = calloc(episodes, sizeof(*e->episode));
+	e->place = malloc(episodes * sizeof(*e->place));
+	e->part = malloc((size_t)e->trials * sizeof(*e->part));
+	e->alive = malloc((size_t)e->trials * sizeof(*e->alive));
+	e->equity = malloc((bars + episodes) * sizeof(*e->equity));
 	e->q = malloc(bars * sizeof(*e->q));
-	e->fill = malloc((2 * bars + 2 * (size_t)e->m->rolls) * sizeof(*e->fill)); /* untouched pages cost nothing */
-	if (!e->episode || !e->part || !e->equity || !e->q || !e->fill)
+	e->fill = malloc((2 * bars + 2 * (size_t)e->m->rolls * (size_t)e->trials) * sizeof(*e->fill)); /* untouched pages cost nothing */
+	if (!e->episode || !e->place || !e->part || !e->alive || !e->equity || !e->q || !e->fill)
 		return -1;
 	if (trace && !(e->row = malloc(bars * sizeof(*e->row))))
 		return -1;
@@ -119,34 +131,33 @@ static int allocate(struct evaluation *e, int64_t n, int trace, int own_guess)
 	return !e->look || !e->bar || !e->action || !e->portfolio || (e->policy && !e->state) || (own_guess && !e->guess) ? -1 : 0;
 }
 
-/* The split's steps in equal parts: a window ends at the bar where the next one begins, so no step is left out. */
-static void open_windows(struct evaluation *e, int64_t n, uint8_t *guess)
+/* The split's n steps in equal parts: a window ends at the bar where the next one begins, so no step is left out. guess_bars: from
+ * trial to trial. */
+static void open_windows(struct evaluation *e, int64_t n, uint8_t *guess, int64_t guess_bars)
 {
 	double (*fill)[2] = e->fill;
-	int64_t from = 0;
 
-	for (int w = 0; w < e->windows; w++) {
-		int64_t to = n * (w + 1) / e->windows;
-		struct episode *p = &e->episode[w];
+	for (int k = 0; k < e->episodes; k++) {
+		int trial = k / e->windows, w = k % e->windows;
+		int64_t from = n * w / e->windows, to = n * (w + 1) / e->windows, at = n * trial + from;
+		struct episode *p = &e->episode[k];
 
-		p->equity = e->equity + from + w;
-		p->q = e->q + from;
-		p->row = e->row ? e->row + from : NULL;
-		p->guess = guess ? guess + EVAL_GUESS_SIDES * from : NULL;
+		p->equity = e->equity + at + k;
+		p->q = e->q + at;
+		p->row = e->row ? e->row + at : NULL;
+		p->guess = guess ? guess + EVAL_GUESS_SIDES * (guess_bars * trial + from) : NULL;
 		p->fill = fill;
 		fill += 2 * (to - from);
 		for (int64_t t = e->first + from + 1; e->m->rolled && t <= e->first + to; t++)
 			fill += e->m->rolled[t] ? 2 : 0;
 		episode_start(p, &e->world, e->first + from, e->first + to);
-		from = to;
+		e->alive[trial] = e->windows;
 	}
 }
 
-int evaluation_make(const struct eval_setup *s, struct evaluation **out, struct fh_status *st)
+static int check_setup(const struct eval_setup *s, int64_t n, int windows, int trials, struct fh_status *st)
 {
-	int64_t first = s->split.begin > MARKET_WARMUP ? s->split.begin : MARKET_WARMUP, n = s->split.end - first - 1;
-	int windows = s->windows ? s->windows : 1, rc = s->policy ? check_policy(s->policy, st) : 0;
-	struct evaluation *e;
+	int rc = s->policy ? check_policy(s->policy, st) : 0;
 
 	if (rc)
 		return rc;
@@ -156,20 +167,34 @@ int evaluation_make(const struct eval_setup *s, struct evaluation **out, struct 
 	if (windows < 1 || windows > EVAL_WINDOWS_MAX || windows > n)
 		return fh_fail_field(st, FH_INVALID, "windows", "%d windows over %lld steps: 1 to %d are possible, none shorter than a step",
 				     windows, (long long)n, EVAL_WINDOWS_MAX);
+	if (trials < 1 || trials > EVAL_EPISODES_MAX / windows || (trials > 1 && !s->actor))
+		return fh_fail(st, FH_INVALID, "%d trials of %d windows: one for a policy or a script, else at most %d episodes in all", trials,
+			       windows, EVAL_EPISODES_MAX);
+	return 0;
+}
+
+int evaluation_make(const struct eval_setup *s, struct evaluation **out, struct fh_status *st)
+{
+	int64_t first = s->split.begin > MARKET_WARMUP ? s->split.begin : MARKET_WARMUP, n = s->split.end - first - 1;
+	int windows = s->windows ? s->windows : 1, trials = s->trials ? s->trials : 1, rc = check_setup(s, n, windows, trials, st);
+	struct evaluation *e;
+
+	if (rc)
+		return rc;
 	e = calloc(1, sizeof(*e));
 	if (!e)
 		return fh_fail(st, FH_EXHAUSTED, "out of memory");
-	*e = (struct evaluation){.policy = s->policy, .script = s->script, .ctx = s->ctx, .m = market_ref(s->market),
-				 .world = {s->market, *s->config}, .first = first, .end = s->split.end, .windows = windows};
+	*e = (struct evaluation){.policy = s->policy, .script = s->script, .ctx = s->ctx, .m = market_ref(s->market), .world = {s->market, *s->config},
+				 .first = first, .end = s->split.end, .windows = windows, .trials = trials, .episodes = windows * trials};
 	if (s->actor)
 		e->actor = *s->actor;
 	else if (s->policy)
-		e->actor = (struct eval_actor){act_policy, e, POLICY_ROWS, POLICY_FEW};
+		e->actor = (struct eval_actor){act_policy, e, {.rows = POLICY_ROWS, .few = POLICY_FEW, .least = POLICY_FEW}};
 	if (allocate(e, n, s->trace, !s->guess)) {
 		evaluation_free(e);
-		return fh_fail(st, FH_EXHAUSTED, "no memory for an evaluation over %lld bars", (long long)n);
+		return fh_fail(st, FH_EXHAUSTED, "no memory for an evaluation of %d trials over %lld bars", trials, (long long)n);
 	}
-	open_windows(e, n, s->guess ? s->guess : e->guess);
+	open_windows(e, n, s->guess ? s->guess : e->guess, s->guess ? s->split.end - s->split.begin : n);
 	*out = e;
 	return 0;
 }
@@ -188,7 +213,9 @@ void evaluation_free(struct evaluation *e)
 		return;
 	market_unref(e->m);
 	free(e->episode);
+	free(e->place);
 	free(e->part);
+	free(e->alive);
 	free(e->look);
 	free(e->bar);
 	free(e->action);
@@ -212,54 +239,118 @@ static int64_t now_ns(void)
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* How far a window looks ahead: as far as a call goes while guesses hold for longer than that, else no further than what
+/* How far an episode looks ahead: its share of a call while guesses hold for longer than that, else no further than what
  * comes nearly free. What lies between never pays: rows behind a wrong guess are asked in vain. */
-static int ahead(const struct evaluation *e, const struct episode *p)
+static int ahead(const struct evaluation *e, const struct episode *p, int share)
 {
+	const struct act_limits *can = &e->actor.can;
 	int64_t run = p->held > p->run ? p->held : p->run;
+	int few = can->few / (e->trials - e->trials_over);
 
-	return run >= 2 * e->actor.rows ? e->actor.rows : e->actor.few;
+	few = few > can->least ? few : can->least;
+	return run >= 2 * share || few > share ? share : few;
 }
 
-/* Rows of every window that looks ahead, one after another as far as a call goes. Each may have its share of a call, so that
- * all of them move on; returns the rows. */
-static int look_ahead(struct evaluation *e, int *parts)
+/* Who looks how far, so that all of them move on, as many as a call has rows for. Returns the rows. */
+static int share_out(struct evaluation *e)
 {
-	int alive = e->windows - e->over, share = e->actor.rows / alive > 1 ? e->actor.rows / alive : 1, rows = 0, w = e->turn;
+	int most = e->actor.can.rows, alive = e->episodes - e->over, share = most / alive > 1 ? most / alive : 1, rows = 0, i = 0, k = e->turn;
+
+	for (; i < e->episodes && rows < most; i++, k = (k + 1) % e->episodes) {
+		struct episode *p = &e->episode[k];
+		int64_t left = p->last - p->state.t;
+
+		p->ahead = p->over ? 0 : ahead(e, p, share);
+		p->ahead = p->ahead < left ? p->ahead : (int)left;
+		p->ahead = p->ahead < most - rows ? p->ahead : most - rows;
+		rows += p->ahead;
+	}
+	e->turn = k;
+	for (; i < e->episodes; i++, k = (k + 1) % e->episodes)
+		e->episode[k].ahead = 0;
+	return rows;
+}
+
+/* Their places in the call, trial after trial. */
+static void place(struct evaluation *e)
+{
+	int at = 0;
+
+	e->places = 0;
+	for (int k = 0; k < e->episodes; at += e->episode[k++].ahead)
+		if (e->episode[k].ahead)
+			e->place[e->places++] = (struct place){k, at, e->episode[k].ahead};
+}
+
+static void look_task(void *ctx, int task, int member)
+{
+	struct evaluation *e = ctx;
+	struct place *l = &e->place[task];
+
+	(void)member;
+	l->rows = episode_look(&e->episode[l->episode], &e->world, l->rows, e->look + l->at, e->bar + l->at,
+			       e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES);
+}
+
+static void take_task(void *ctx, int task, int member)
+{
+	struct evaluation *e = ctx;
+	const struct place *l = &e->place[task];
+
+	(void)member;
+	episode_take(&e->episode[l->episode], &e->world, e->look + l->at, l->rows, e->action + (int64_t)l->at * EPISODE_BRANCHES);
+}
+
+/* Closes the gaps that episodes leave which end sooner than they might, and counts what each trial asks. Returns the rows. */
+static int close_up(struct evaluation *e, int *parts)
+{
+	int to = 0, trial = -1;
 
 	*parts = 0;
-	for (int i = 0; i < e->windows && rows < e->actor.rows; i++, w = (w + 1) % e->windows) {
-		struct episode *p = &e->episode[w];
-		int want = ahead(e, p);
+	for (int i = 0; i < e->places; i++) {
+		struct place *l = &e->place[i];
 
-		if (p->over)
-			continue;
-		want = want < share ? want : share;
-		want = want < e->actor.rows - rows ? want : e->actor.rows - rows;
-		e->part[*parts] = (struct part){w, episode_look(p, &e->world, want, e->look + rows, e->bar + rows,
-								e->portfolio + (int64_t)rows * FH_PORTFOLIO_FEATURES)};
-		rows += e->part[(*parts)++].rows;
+		if (l->at != to) {
+			memmove(e->look + to, e->look + l->at, (size_t)l->rows * sizeof(*e->look));
+			memmove(e->bar + to, e->bar + l->at, (size_t)l->rows * sizeof(*e->bar));
+			memmove(e->portfolio + (int64_t)to * FH_PORTFOLIO_FEATURES, e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES,
+				(size_t)l->rows * FH_PORTFOLIO_FEATURES * sizeof(*e->portfolio));
+			l->at = to;
+		}
+		to += l->rows;
+		if (l->episode / e->windows != trial)
+			e->part[(*parts)++] = (struct act_part){trial = l->episode / e->windows, 0};
+		e->part[*parts - 1].rows += l->rows;
 	}
-	e->turn = w;
-	return rows;
+	return to;
+}
+
+static int count_over(struct evaluation *e, int k)
+{
+	if (!e->episode[k].over)
+		return 0;
+	e->over++;
+	e->trials_over += --e->alive[k / e->windows] == 0;
+	return 1;
 }
 
 /* One call of the actor and what follows from it. */
 static int act(struct evaluation *e, struct fh_status *st)
 {
-	int parts, rows = look_ahead(e, &parts), at = 0, rc;
+	int rows = share_out(e), parts, rc;
+	struct team *team = rows >= TEAM_ROWS ? e->actor.can.team : NULL;
 
-	rc = e->actor.act(e->actor.ctx, rows, e->bar, e->portfolio, e->action, st);
+	place(e);
+	team_run(team, e->places, look_task, e);
+	rows = close_up(e, &parts);
+	rc = e->actor.act(e->actor.ctx, e->part, parts, e->bar, e->portfolio, e->action, st);
 	if (rc)
 		return rc;
 	e->calls++;
 	e->asked += rows;
-	for (int i = 0; i < parts; at += e->part[i++].rows) {
-		struct episode *p = &e->episode[e->part[i].window];
-
-		episode_take(p, &e->world, e->look + at, e->part[i].rows, e->action + (int64_t)at * EPISODE_BRANCHES);
-		e->over += p->over;
-	}
+	team_run(team, e->places, take_task, e);
+	for (int i = 0; i < e->places; i++)
+		count_over(e, e->place[i].episode);
 	return 0;
 }
 
@@ -271,15 +362,14 @@ static void follow_script(struct evaluation *e)
 
 	e->script(e->ctx, e->m, p->state.t, &p->state, action);
 	episode_step(p, &e->world, action);
-	e->over += p->over;
-	e->turn += p->over;
+	e->turn += count_over(e, e->turn);
 }
 
 int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status *st)
 {
 	int64_t start = now_ns();
 
-	for (int k = 1; e->over < e->windows; k++) {
+	for (int k = 1; e->over < e->episodes; k++) {
 		int rc = 0;
 
 		if (e->actor.act)
@@ -291,7 +381,7 @@ int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status 
 		if ((e->actor.act || k % CLOCK_EVERY == 0) && now_ns() - start >= budget_ns)
 			break;
 	}
-	return e->over == e->windows;
+	return e->over == e->episodes;
 }
 
 int evaluation_run(struct evaluation *e, int64_t budget_ns)
@@ -306,13 +396,18 @@ static struct eval_curve curve_of(const struct episode *p)
 	return (struct eval_curve){p->equity, p->q, p->n, (const double (*)[2])p->fill, p->fills};
 }
 
-void evaluation_report(const struct evaluation *e, struct eval_report *out)
+void evaluation_trial_report(const struct evaluation *e, int trial, struct eval_report *out)
 {
 	struct eval_curve curve[EVAL_WINDOWS_MAX];
 
 	for (int w = 0; w < e->windows; w++)
-		curve[w] = curve_of(&e->episode[w]);
+		curve[w] = curve_of(&e->episode[trial * e->windows + w]);
 	eval_metrics_over(curve, e->windows, e->m->ts + e->first, e->end - e->first, &e->world.cfg, out);
+}
+
+void evaluation_report(const struct evaluation *e, struct eval_report *out)
+{
+	evaluation_trial_report(e, 0, out);
 }
 
 int evaluation_windows(const struct evaluation *e)
@@ -333,28 +428,35 @@ void evaluation_window_report(const struct evaluation *e, int window, struct eva
 	eval_metrics_over(&curve, 1, e->m->ts + p->first, p->last + 1 - p->first, &e->world.cfg, out);
 }
 
-const struct eval_row *evaluation_trace(struct evaluation *e, int64_t *n)
+const struct eval_row *evaluation_trial_trace(struct evaluation *e, int trial, int64_t *n)
 {
-	*n = 0;
-	if (!e->row || (e->windows > 1 && e->over < e->windows))
-		return e->row;
-	for (int w = 0; w < e->windows; w++) { /* a window that ended in ruin leaves a gap behind it */
-		struct episode *p = &e->episode[w];
+	struct episode *first = &e->episode[trial * e->windows];
 
-		if (p->row != e->row + *n)
-			memmove(e->row + *n, p->row, (size_t)p->n * sizeof(*p->row));
-		p->row = e->row + *n;
+	*n = 0;
+	if (!e->row || (e->windows > 1 && e->alive[trial]))
+		return first->row;
+	for (int w = 0; w < e->windows; w++) { /* a window that ended in ruin leaves a gap behind it */
+		struct episode *p = first + w;
+
+		if (p->row != first->row + *n)
+			memmove(first->row + *n, p->row, (size_t)p->n * sizeof(*p->row));
+		p->row = first->row + *n;
 		*n += p->n;
 	}
-	return e->row;
+	return first->row;
+}
+
+const struct eval_row *evaluation_trace(struct evaluation *e, int64_t *n)
+{
+	return evaluation_trial_trace(e, 0, n);
 }
 
 int64_t evaluation_done_bars(const struct evaluation *e)
 {
 	int64_t n = 0;
 
-	for (int w = 0; w < e->windows; w++)
-		n += e->episode[w].n;
+	for (int k = 0; k < e->episodes; k++)
+		n += e->episode[k].n;
 	return n;
 }
 

@@ -6,6 +6,7 @@
 #define FH_GPU_EVALUATE_H
 
 #include <stdint.h>
+#include "gpu/act.h"
 #include "gpu/env.h"
 #include "gpu/market.h"
 #include "gpu/spec.h"
@@ -65,16 +66,18 @@ void eval_hold_config(struct env_config *cfg);
 /* Where actions come from. NULL policy: `script` is called instead (benchmarks, tests): fills action[] for bar t. */
 typedef void (*eval_script)(void *ctx, const struct market *m, int64_t t, const struct env_state *s, int32_t *action);
 
-/* Who acts, many rows at once: row i is the market features of bar[i] and portfolio[i]; its actions go to action[i] [branches].
- * A row's actions must not depend on the other rows. */
+/* Who acts, many rows of several trials at once: row i is the market features of bar[i] and portfolio[i]; its actions go to
+ * action[i] [branches]. A row's actions must not depend on the other rows. */
 struct eval_actor {
-	int (*act)(void *ctx, int rows, const int32_t *bar, const float *portfolio /* [rows, 8] */, int32_t *action, struct fh_status *st);
+	int (*act)(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio /* [rows, 8] */,
+		   int32_t *action, struct fh_status *st);
 	void *ctx;
-	int rows; /* at most so many are asked at once */
-	int few;  /* so many cost hardly more than one */
+	struct act_limits can;
 };
 
 #define EVAL_WINDOWS_MAX 1024
+#define EVAL_EPISODES_MAX 4096 /* windows of all trials */
+#define EVAL_BAR_BYTES 48      /* what an evaluation keeps of a bar of a trial, without trace and guesses */
 #define EVAL_GUESS_SIDES 5
 #define EVAL_GUESS_NONE 0xff
 
@@ -88,12 +91,13 @@ struct eval_setup {
 	const struct env_config *config;
 	struct fh_split split;
 	int windows;                    /* episodes side by side, 0 is 1: the split's steps in equal parts */
+	int trials;                     /* networks side by side, 0 is 1: each plays all windows. Of one alone each has the same bits */
 	int trace;
-	uint8_t *guess;                 /* [split.end - split.begin, EVAL_GUESS_SIDES] what the actor said last time, and after this time what it said
+	uint8_t *guess;                 /* [trials, split.end - split.begin, EVAL_GUESS_SIDES] what the actor said last time, and after this time what it said
 					 * now: speeds up, decides nothing. The caller's, full of EVAL_GUESS_NONE at first; NULL: none */
 };
-/* The steps of a split from max(begin, 144) on. FH_INVALID: the split is too short for so many windows, or the policy is not for
- * this state and these actions. FH_EXHAUSTED. */
+/* The steps of a split from max(begin, 144) on. FH_INVALID: the split is too short for so many windows, they are too many for so
+ * many trials, or the policy is not for this state and these actions. FH_EXHAUSTED. */
 int evaluation_make(const struct eval_setup *setup, struct evaluation **out, struct fh_status *st);
 /* The same for one episode of a policy, or of a script where it is NULL. */
 int evaluation_new(struct policy *p, eval_script script, void *ctx, struct market *m, const struct env_config *cfg,
@@ -102,14 +106,16 @@ int evaluation_new(struct policy *p, eval_script script, void *ctx, struct marke
  * NULL). Which slices it was cut into changes no bit. */
 int evaluation_run(struct evaluation *e, int64_t budget_ns);
 int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status *st);
-/* Of the bars so far: all windows, or one. */
+/* Of the bars so far: all windows, or one; of the first trial, or of each. */
 void evaluation_report(const struct evaluation *e, struct eval_report *out);
+void evaluation_trial_report(const struct evaluation *e, int trial, struct eval_report *out);
 int evaluation_windows(const struct evaluation *e);
 void evaluation_window_report(const struct evaluation *e, int window, struct eval_report *out);
 /* The bars of a window: its steps lead from begin to end - 1. */
 struct fh_split evaluation_window(const struct evaluation *e, int window);
-/* The rows ([*n], owned by e) when made with trace, windows after each other; once it is over. */
+/* The rows ([*n], owned by e) when made with trace, windows after each other; once it is over. Of the first trial, or of each. */
 const struct eval_row *evaluation_trace(struct evaluation *e, int64_t *n);
+const struct eval_row *evaluation_trial_trace(struct evaluation *e, int trial, int64_t *n);
 int64_t evaluation_done_bars(const struct evaluation *e);
 /* What it took so far: calls of the actor and rows asked in them (0 for a script). */
 void evaluation_effort(const struct evaluation *e, int64_t *calls, int64_t *rows);

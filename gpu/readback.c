@@ -19,10 +19,8 @@ int64_t trainer_epoch(const struct trainer *t)
 
 int readback_new(struct trainer *t, struct fh_status *st)
 {
-	size_t n = (size_t)t->plan.population * (size_t)t->plan.program->accumulators;
-
-	if (n < EVAL_METRICS)
-		n = EVAL_METRICS;
+	int one = t->plan.program->accumulators > EVAL_METRICS ? t->plan.program->accumulators : EVAL_METRICS;
+	size_t n = (size_t)t->plan.population * (size_t)one;
 	double *all = malloc(n * RECORD_MAX * sizeof *all);
 	if (!all)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for %d samples", RECORD_MAX);
@@ -48,7 +46,7 @@ struct record *readback_push(struct trainer *t)
 
 	assert(t->recorded - t->handed_out < RECORD_MAX);
 	t->recorded++;
-	*r = (struct record){.step = t->at.step, .vector_step = t->at.vector_step, .epoch = trainer_epoch(t), .acc = acc};
+	*r = (struct record){.trials = t->plan.population, .step = t->at.step, .vector_step = t->at.vector_step, .epoch = trainer_epoch(t), .acc = acc};
 	return r;
 }
 
@@ -183,7 +181,7 @@ static void finish_value(const struct metric *m, const double *acc, struct train
 	out->value[out->values++] = m->finish(acc);
 }
 
-/* A report becomes one sample per trial. */
+/* A record becomes one sample per trial. */
 int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status *st)
 {
 	const struct program *program = t->plan.program;
@@ -201,17 +199,14 @@ int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status
 	out->step = r->step;
 	out->vector_step = r->vector_step;
 	out->epoch = r->epoch;
-	if (r->validation) {
-		out->trial = r->trial;
+	out->trial = r->trial + r->next;
+	if (r->validation)
 		for (int i = 0; i < EVAL_METRICS; i++)
-			finish_value(eval_metric + i, r->acc, out);
-		t->handed_out++;
-		return 1;
-	}
-	out->trial = r->next;
-	for (const struct metric *m = program->metric; m->name; m++)
-		finish_value(m, r->acc + (size_t)r->next * (size_t)program->accumulators, out);
-	if (++r->next == t->plan.population)
+			finish_value(eval_metric + i, r->acc + r->next * EVAL_METRICS, out);
+	else
+		for (const struct metric *m = program->metric; m->name; m++)
+			finish_value(m, r->acc + (size_t)r->next * (size_t)program->accumulators, out);
+	if (++r->next == r->trials)
 		t->handed_out++;
 	return 1;
 }

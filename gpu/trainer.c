@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "gpu/eval_metrics.h"
+#include "gpu/host/threads.h"
 #include "gpu/spec_keys.h"
 #include "proto/status.h"
 
@@ -121,6 +122,7 @@ void trainer_free(struct trainer *t)
 		return;
 	validate_abandon(t);
 	validate_forget(t);
+	team_free(t->team);
 	if (t->x)
 		t->backend->exec_free(t->x);
 	readback_free(t);

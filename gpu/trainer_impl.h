@@ -22,10 +22,11 @@ struct position {
 };
 
 struct record {
-	int validation, split, policy, trial; /* trial: of an evaluation; a report holds all */
-	int next;                             /* next trial to hand out */
+	int validation, split, policy;
+	int trial, trials;                    /* it holds these: a report all, an evaluation those that played side by side */
+	int next;                             /* of them, the next one to hand out */
 	int64_t step, vector_step, epoch;
-	double *acc;                          /* report: [P, accumulators]; evaluation: [EVAL_METRICS] */
+	double *acc;                          /* [trials], of a report accumulators, of an evaluation EVAL_METRICS */
 };
 
 enum readback_kind { READBACK_REPORT, READBACK_CLOCK };
@@ -59,6 +60,8 @@ struct trainer {
 	int64_t paced_ns;                     /* when the last one returned */
 
 	struct evaluation *evaluation;        /* in progress, else NULL */
+	int evaluating;                       /* trials in it */
+	struct team *team;                    /* for evaluations of many episodes, where the backend has none; made at the first */
 	uint8_t *guess[FH_SPLITS];            /* [P, bars, EVAL_GUESS_SIDES] what networks said at the last evaluation, or NULL */
 
 	struct record record[RECORD_MAX];

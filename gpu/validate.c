@@ -1,18 +1,20 @@
 /* Evaluations that training does at its boundaries: the greedy policy over the validation split, and at the end of the
- * job both networks over validation and test.
+ * job both networks over validation and test. The trials of a population play side by side, as many as there is memory for.
  *
- * Runs in slices on the trainer's worker; the network answers where it was trained (backend.h, act). Invariant:
- * position.evaluated counts finished evaluations only, so a checkpoint taken in the middle of one starts it again and gets
- * the same numbers. What networks said last time at the same bars is kept as guesses for the next time; it changes how
- * long an evaluation takes and no number. */
+ * Runs in slices on the trainer's worker; the networks answer where they were trained (backend.h, act). Invariant:
+ * position.evaluated counts finished evaluations only, one of each trial, so a checkpoint taken in the middle of one starts it
+ * again and gets the same numbers, whoever plays beside it. What networks said last time at the same bars is kept as guesses
+ * for the next time; it changes how long an evaluation takes and no number. */
 #include "gpu/trainer_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu/eval_metrics.h"
+#include "gpu/host/threads.h"
 #include "proto/status.h"
 
+#define EVALUATION_BYTES_MAX ((size_t)512 << 20) /* host memory of the trials that play side by side, unless one alone needs more */
 #define GUESS_BYTES_MAX ((size_t)64 << 20) /* of one split, over all trials; larger ones go without */
 
 struct task { int split, policy, trial; };
@@ -86,38 +88,66 @@ static uint8_t *guesses(struct trainer *t, struct task now)
 	return t->guess[now.split] ? t->guess[now.split] + one * (size_t)now.trial : NULL;
 }
 
-static int act(void *ctx, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+static int act(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
 {
 	struct trainer *t = ctx;
 
-	return t->backend->act(t->x, rows, bar, portfolio, action, st);
+	return t->backend->act(t->x, part, parts, bar, portfolio, action, st);
+}
+
+/* How many trials from this one on are asked to play side by side. */
+static int side_by_side(const struct trainer *t, struct task now)
+{
+	size_t one = (size_t)(t->split[now.split].end - t->split[now.split].begin) * EVAL_BAR_BYTES, most = EVALUATION_BYTES_MAX / one;
+	int left = t->plan.population - now.trial, episodes = EVAL_EPISODES_MAX / (int)t->spec.run.validate_windows;
+
+	left = left < episodes ? left : episodes;
+	return (size_t)left <= most ? left : most ? (int)most : 1;
+}
+
+/* Threads for what the device does not do, if the backend lends none; without any the worker does it alone. */
+static struct team *team_of(struct trainer *t, int episodes)
+{
+	struct fh_status none = FH_STATUS_INIT;
+
+	if (!t->team && episodes > 1 && team_new(0, &t->team, &none))
+		t->team = NULL;
+	return t->team;
 }
 
 static int start(struct trainer *t, struct task now, struct fh_status *st)
 {
 	struct eval_actor actor = {.act = act, .ctx = t};
 	struct env_config config;
-	int rc = t->backend->act_open(t->x, now.policy, now.trial, &actor.rows, &actor.few, st);
+	int trials = side_by_side(t, now), windows = (int)t->spec.run.validate_windows, rc;
 
+	rc = t->backend->act_open(t->x, now.policy, now.trial, &trials, &actor.can, st);
 	if (rc)
 		return rc;
+	if (!actor.can.team)
+		actor.can.team = team_of(t, trials * windows);
 	eval_env_config(&t->spec, t->spec.env.reward_scale, &config);
-	const struct eval_setup setup = {.actor = &actor, .market = t->market, .config = &config, .split = t->split[now.split],
-					 .windows = (int)t->spec.run.validate_windows, .guess = guesses(t, now)};
+	const struct eval_setup setup = {.actor = &actor, .market = t->market, .config = &config, .split = t->split[now.split], .windows = windows,
+					 .trials = trials, .guess = guesses(t, now)};
+	t->evaluating = trials;
 	return evaluation_make(&setup, &t->evaluation, st);
 }
 
 static void record(struct trainer *t, struct task now)
 {
-	struct eval_report report;
 	struct record *r = readback_push(t);
 
-	evaluation_report(t->evaluation, &report);
 	r->validation = 1;
 	r->split = now.split;
 	r->policy = now.policy;
 	r->trial = now.trial;
-	eval_metric_values(&report, r->acc);
+	r->trials = t->evaluating;
+	for (int k = 0; k < t->evaluating; k++) {
+		struct eval_report report;
+
+		evaluation_trial_report(t->evaluation, k, &report);
+		eval_metric_values(&report, r->acc + k * EVAL_METRICS);
+	}
 }
 
 int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st)
@@ -139,7 +169,7 @@ int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st)
 			return over;
 		record(t, now);
 		validate_abandon(t);
-		t->at.evaluated++;
+		t->at.evaluated += t->evaluating;
 		if (left <= 0)
 			return t->at.evaluated == validate_count(t);
 	}

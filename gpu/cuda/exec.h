@@ -47,9 +47,9 @@ struct cuda_exec {
 	uint64_t asked, answered; /* slots are used in turn */
 	void *h_slots;            /* pinned arena behind the slots, and behind the rows and actions of act() */
 	struct cuda_act_row *h_row; /* [CUDA_ACT_ROWS] */
-	int32_t *h_action;        /* [CUDA_ACT_ROWS, D] */
+	int32_t *h_action;        /* [CUDA_ACT_PLACES, D] */
 	cudaEvent_t acted;
-	int act_target, act_trial; /* who acts */
+	int act_target, act_first, act_trials; /* who acts */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
 	struct exec_usage used;   /* counts of graphs are atomic: others read them */
@@ -138,10 +138,11 @@ int cuda_dqn_insert(struct exec *x, struct fh_status *st);
 
 /* Acting for evaluations (backend.h). */
 size_t cuda_act_pinned(const struct dqn_dims *d);                                       /* validate.cu */
-int cuda_act_open(struct exec *x, int policy, int trial, int *rows, int *few, struct fh_status *st);
-int cuda_act(struct exec *x, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st);
-/* Rows x_row.. of vx through one trial's network layer by layer, at most CUDA_ACT_LAYERS; their greedy actions. */
-int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int x_row, int rows, int32_t *action, struct fh_status *st); /* forward.cu */
+int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st);
+int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st);
+/* Rows of vx through the networks of the trials from `trial` on, layer by layer: `rows` of each, one trial's behind the other's
+ * from x_row on, at most CUDA_ACT_LAYERS in all. Their greedy actions [trials, rows, D]. */
+int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int trials, int x_row, int rows, int32_t *action, struct fh_status *st); /* forward.cu */
 
 /* Parts of the fused steps, by file. */
 int cuda_learn(struct cuda_exec *c, struct fh_status *st);                              /* learn.cu */

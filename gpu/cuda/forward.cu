@@ -127,7 +127,7 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 	const struct mlp_pass wide[2] = {{0, 2 * B, 0, B, 0}, {2 * B, B, B, 0, 1}};
 	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
 
-	if (mlp_takes(c, 3L * B * c->dims.P, 0))
+	if (mlp_takes(c, c->dims.P, 3 * B, 0))
 		return mlp_forward(c, wide, 2, st);
 	return net_forward(c, pass, 2, &b, 0, st);
 }
@@ -140,7 +140,7 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
 
-	if (mlp_takes(c, (long)d->N * d->P, 0))
+	if (mlp_takes(c, d->P, d->N, 0))
 		return mlp_outputs(c, st);
 	if (d->precision == FH_PRECISION_BF16)
 		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<__nv_bfloat16>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px),
@@ -157,7 +157,7 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	if (mlp_takes(c, (long)d->N * d->P, 1))
+	if (mlp_takes(c, d->P, d->N, 1))
 		return mlp_policy(c, st);
 	const int rc = cuda_policy_forward(c, st);
 	if (rc)
@@ -169,18 +169,23 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 	return 0;
 }
 
-int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int x_row, int rows, int32_t *action, struct fh_status *st)
+/* Each trial's rows stand where those of a whole exec would, only closer together. */
+int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int trials, int x_row, int rows, int32_t *action, struct fh_status *st)
 {
+	const struct cuda_scratch *s = &c->s;
 	struct dqn_dims d = c->dims;
-	const struct pass pass = {0, rows, x_row, target, trial};
-	const struct net_buffers b = {&c->s.vx, &c->s.vh1, &c->s.vh2, &c->s.vhead, &c->s.vout};
-	const int rc = net_forward(c, &pass, 1, &b, 1, st);
+	const struct pass pass = {0, rows, 0, target, trial};
+	const size_t low = (size_t)rows * s->low;
+	const struct cuda_array x = {s->vx.offset + (size_t)x_row * s->ldx * s->low, low * s->ldx}, h1 = {s->vh1.offset, low * s->ldh1},
+		h2 = {s->vh2.offset, low * s->ldh2}, head = {s->vhead.offset, low * s->ldhead}, out = {s->vout.offset, (size_t)rows * s->ldo * sizeof(float)};
+	const struct net_buffers b = {&x, &h1, &h2, &head, &out};
+	const int rc = net_forward(c, &pass, 1, &b, trials, st);
 
 	if (rc)
 		return rc;
 	d.N = rows;
 #define GREEDY_ROWS(A, L)                                                                                                 \
-	cuda_launch(c, k_greedy<A, L>, dim3((rows + 7) / 8), 256, 0, cuda_at<float>(c, &c->s.vout), c->s.vout.stride, action,       \
+	cuda_launch(c, k_greedy<A, L>, dim3((rows + 7) / 8, 1, trials), 256, 0, cuda_at<float>(c, &out), out.stride, action,        \
 	            cuda_tensor<struct dqn_clock>(c, T_CLOCK) + trial, d, c->s)
 	CUDA_TRY(HEAD_DISPATCH(head_actions(&d), d.NA, GREEDY_ROWS));
 	return 0;

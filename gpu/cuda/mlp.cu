@@ -2,6 +2,7 @@
  * launches. The kernel is in mlp_tile.cuh. */
 #include <string.h>
 #include "gpu/cuda/mlp_tile.cuh"
+#include "gpu/cuda/shared.cuh"
 
 namespace {
 
@@ -106,19 +107,16 @@ long tiles_of(const struct mlp_args *x, int rows)
 /* Which block, -1: none fits. Bits do not depend on it. */
 int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 {
-	int best = -1, shared = 0, device = c->x.backend->device;
+	const size_t shared = cuda_shared_most(c);
+	int best = -1;
 	long least = 0;
 
-	if (cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
-		(void)cudaGetLastError(); /* layer by layer, then */
-		return -1;
-	}
 	for (int b = eights ? 2 : 0; b < BLOCKS; b++) { /* for actions a warp takes 16 rows: fewer than 64 would leave most idle */
 		const long tiles = tiles_of(x, block[b].rows), busy = min(tiles, (long)c->multiprocessors);
 		const long waves = (tiles + c->multiprocessors - 1) / c->multiprocessors;
 		const long cost = waves * max((long)block[b].cost, WEIGHTS_COST * busy / c->multiprocessors);
 
-		if (shared_bytes(x, b, eights) > (size_t)shared)
+		if (shared_bytes(x, b, eights) > shared)
 			continue;
 		if (block[b].rows == cuda_wide_asked())
 			return b;
@@ -134,7 +132,7 @@ template <typename Shape, int J> int launch(struct cuda_exec *c, const struct ml
 	const dim3 grid(tiles < c->multiprocessors ? tiles : c->multiprocessors);
 	cudaError_t e;
 
-	CUDA_TRY(cudaFuncSetAttribute(k_mlp<Shape, J>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+	CUDA_TRY(cuda_allow_shared(c, k_mlp<Shape, J>));
 	/* With observations it is the first launch of a step: what was in front may have written the weights. */
 	e = J || x->obs ? cuda_launch_plain(c->stream, k_mlp<Shape, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<Shape, J>, grid, THREADS, bytes, *x);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
@@ -168,18 +166,19 @@ int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what,
 
 } // namespace
 
-int mlp_takes(struct cuda_exec *c, long rows, int greedy)
+int mlp_takes(struct cuda_exec *c, int trials, int rows, int greedy)
 {
 	struct mlp_args x;
 
 	/* Outputs of few rows cost what one small block takes, less than four launches. Down to actions blocks are larger, and most warps of
 	 * the last layer's idle where rows are few. */
-	if (c->sync || !cuda_wide(!greedy || rows >= 2048))
+	if (c->sync || !cuda_wide(!greedy || (long)trials * rows >= 2048))
 		return 0;
 	if ((greedy && !eights_of(c->dims.NA)) || !describe(c, greedy, &x))
 		return 0;
+	x.trials = trials;
 	x.passes = 1;
-	x.pass[0].rows = (int)(rows / c->dims.P);
+	x.pass[0].rows = rows;
 	const int b = block_of(c, &x, greedy ? eights_of(c->dims.NA) : 0);
 	/* Where no larger block fits, many small ones would read the weights too often. */
 	return b >= 0 && (block[b].rows > 32 || cuda_wide_asked() > 0 || tiles_of(&x, block[b].rows) <= 2L * c->multiprocessors);
@@ -232,17 +231,17 @@ int mlp_policy(struct cuda_exec *c, struct fh_status *st)
 	return start(c, &x, 1, "launch of the policy", st);
 }
 
-int mlp_rows_greedy(struct cuda_exec *c, int target, int trial, int rows, const void *states, int32_t *action, struct fh_status *st)
+int mlp_rows_greedy(struct cuda_exec *c, int target, int trial, int trials, int rows, const void *states, int32_t *action, struct fh_status *st)
 {
 	struct mlp_args x;
 
-	if (!mlp_takes(c, rows, 1))
+	if (!mlp_takes(c, trials, rows, 1))
 		return 1;
 	if (!describe(c, 1, &x))
 		return fh_fail(st, FH_INTERNAL, "actions: the network does not fit");
-	x.x = (const bf16 *)states;
-	x.action = action;
-	x.trials = 1;
+	x.x = (const bf16 *)states, x.x_trial = (size_t)rows * x.ldx * sizeof(bf16);
+	x.action = action, x.action_trial = (size_t)rows * c->dims.D * sizeof *action;
+	x.trials = trials;
 	for (int i = 0; i < 2; i++)
 		x.weight[i] += trial * x.params, x.bias[i] += trial * x.params;
 	x.clock += trial;

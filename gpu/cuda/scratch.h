@@ -45,10 +45,10 @@ struct cuda_scratch {
 	struct cuda_array count, first; /* I32 [N] transitions an environment stores this step, and where */
 	struct cuda_array next;  /* F32 [N, 8] portfolio features of s', before a restart */
 	struct cuda_array next_t, done; /* I32 [N] its bar; 0 goes on, 1 truncated, 2 terminated */
-	/* Acting for evaluations: one trial's rows at a time, so without the trial axis. */
+	/* Acting for evaluations: rows of any trials, as many as are asked, so without the trial axis. */
 	struct cuda_array vrow;  /* [CUDA_ACT_ROWS] struct cuda_act_row as asked */
-	struct cuda_array vx;    /* low [CUDA_ACT_ROWS, ldx] */
-	struct cuda_array vaction; /* I32 [CUDA_ACT_ROWS, D] */
+	struct cuda_array vx;    /* low [CUDA_ACT_PLACES, ldx] */
+	struct cuda_array vaction; /* I32 [CUDA_ACT_PLACES, D] */
 	struct cuda_array vh1, vh2, vhead; /* low [CUDA_ACT_LAYERS, ld*], where the network goes layer by layer */
 	struct cuda_array vout;  /* F32 [CUDA_ACT_LAYERS, ldo] */
 	struct cuda_array tape;  /* struct cuda_tape_view, of trial 0: which market all trials read */
@@ -59,9 +59,11 @@ enum { CUDA_SUM_THREADS = 256 }; /* block of the kernels that sum over the batch
 enum { CUDA_SLICE_ROWS = 512 };
 enum { CUDA_CHUNK = 1024 };    /* leaves whose subtree one block recomputes */
 enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a warp each */
-/* Rows of one call of act(), and those that go through the layers at once: there so many take little longer than one. */
-enum { CUDA_ACT_ROWS = 8192, CUDA_ACT_LAYERS = 2048 };
-struct cuda_act_row { int32_t bar; float portfolio[FH_PORTFOLIO_FEATURES]; };
+/* Rows of one call of act(); places for them, since trials that go together have as many each as the one with most; and those that
+ * go through the layers at once: there so many take little longer than one. */
+enum { CUDA_ACT_ROWS = 8192, CUDA_ACT_PLACES = 2 * CUDA_ACT_ROWS, CUDA_ACT_LAYERS = 2048 };
+enum { CUDA_ACT_TRIALS = 128, CUDA_ACT_LEAST = CUDA_ACT_ROWS / CUDA_ACT_TRIALS }; /* side by side, and a trial's rows then: a block of mlp.cu */
+struct cuda_act_row { int32_t bar, place; float portfolio[FH_PORTFOLIO_FEATURES]; };
 enum { CUDA_ENV_STATS = 8, CUDA_ENV_BLOCK = 128 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 
 static inline int cuda_tiles(int n, int tile) { return (n + tile - 1) / tile; }
@@ -135,8 +137,8 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->done, N * 4, d->P, &at);
 	cuda_array_at(&s->estat, (N + 7) / 8 * CUDA_ENV_STATS * 8, d->P, &at);
 	cuda_array_at(&s->vrow, CUDA_ACT_ROWS * sizeof(struct cuda_act_row), 1, &at);
-	cuda_array_at(&s->vx, (size_t)CUDA_ACT_ROWS * s->ldx * low, 1, &at);
-	cuda_array_at(&s->vaction, (size_t)CUDA_ACT_ROWS * d->D * 4, 1, &at);
+	cuda_array_at(&s->vx, (size_t)CUDA_ACT_PLACES * s->ldx * low, 1, &at);
+	cuda_array_at(&s->vaction, (size_t)CUDA_ACT_PLACES * d->D * 4, 1, &at);
 	cuda_array_at(&s->vh1, (size_t)CUDA_ACT_LAYERS * s->ldh1 * low, 1, &at);
 	cuda_array_at(&s->vh2, (size_t)CUDA_ACT_LAYERS * s->ldh2 * low, 1, &at);
 	cuda_array_at(&s->vhead, (size_t)CUDA_ACT_LAYERS * s->ldhead * low, 1, &at);

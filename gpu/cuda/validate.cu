@@ -1,9 +1,11 @@
 /* Acting for evaluations on the device: rows of any bars' market features, which lie here, and portfolio features, which come
- * from the host, through the parameters as they are; greedy actions back.
+ * from the host, through the parameters of their trials as they are; greedy actions back.
  *
  * Thread: the trainer's worker, between two runs. Rows and actions pass through page-locked memory of the exec; one call's
- * must be over before the next one's begin, so a call waits for its own event. Invariant: a row's actions depend on that
- * row alone: products sum in an order that the number of rows does not change, and mlp.cu has the same bits. */
+ * must be over before the next one's begin, so a call waits for its own event. Trials that follow each other go through the
+ * network in the same launches, each with as many places as the one with most rows: what lies in a place that nobody asked for
+ * is computed and never looked at. Invariant: a row's actions depend on that row and its trial alone: products sum in an order that
+ * the number of rows does not change, and mlp.cu has the same bits. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/exec.h"
 #include "gpu/cuda/mlp.cuh"
@@ -12,7 +14,7 @@ namespace {
 
 enum { THREADS = 256 };
 
-/* row [rows] -> low [rows, ld]: market features, portfolio features, zeros in the padding. */
+/* row [rows] -> low [places, ld]: market features, portfolio features, zeros in the padding. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) k_look(const struct cuda_act_row *row, const struct cuda_tape_view *tape, T *dst, int rows, int sd, int ld)
 {
@@ -20,7 +22,8 @@ __global__ void __launch_bounds__(THREADS) k_look(const struct cuda_act_row *row
 
 	if (r >= rows)
 		return;
-	dst[i] = (T)(k < market ? tape->feature[(size_t)row[r].bar * market + k] : k < sd ? row[r].portfolio[k - market] : 0.f);
+	dst[(size_t)row[r].place * ld + k] =
+	    (T)(k < market ? tape->feature[(size_t)row[r].bar * market + k] : k < sd ? row[r].portfolio[k - market] : 0.f);
 }
 
 int look(struct cuda_exec *c, int rows, struct fh_status *st)
@@ -37,63 +40,120 @@ int look(struct cuda_exec *c, int rows, struct fh_status *st)
 	return 0;
 }
 
-/* vx -> vaction. */
-int decide(struct cuda_exec *c, int rows, struct fh_status *st)
+/* Trials that go together: `rows` places each, from `place` on. */
+struct lane { int trial, trials, rows, place; };
+
+/* As many parts as follow each other trial by trial and leave at least half of the places in use; returns how many. */
+int join(const struct act_part *part, int parts, int place, struct lane *out)
 {
-	int32_t *action = cuda_at<int32_t>(c, &c->s.vaction);
-	int rc = mlp_rows_greedy(c, c->act_target, c->act_trial, rows, cuda_at<void>(c, &c->s.vx), action, st);
+	int n = 1, most = part[0].rows, sum = part[0].rows;
+
+	for (; n < parts && part[n].trial == part[n - 1].trial + 1; n++) {
+		const int now = max(most, part[n].rows);
+
+		if ((n + 1) * now > 2 * (sum + part[n].rows))
+			break;
+		most = now;
+		sum += part[n].rows;
+	}
+	*out = {part[0].trial, n, most, place};
+	return n;
+}
+
+/* Who has which place; returns the places. Fills h_row with what was asked. */
+int arrange(struct cuda_exec *c, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, struct lane *lane, int *lanes)
+{
+	struct cuda_act_row *row = c->h_row;
+	int places = 0;
+
+	for (int i = 0, n; i < parts; i += n) {
+		struct lane *l = &lane[(*lanes)++];
+
+		n = join(part + i, parts - i, places, l);
+		for (int k = 0; k < n; k++)
+			for (int r = 0; r < part[i + k].rows; r++, row++, bar++, portfolio += FH_PORTFOLIO_FEATURES) {
+				row->bar = *bar;
+				row->place = places + k * l->rows + r;
+				memcpy(row->portfolio, portfolio, sizeof row->portfolio);
+			}
+		places += n * l->rows;
+	}
+	return places;
+}
+
+/* vx -> vaction. */
+int decide(struct cuda_exec *c, const struct lane *l, struct fh_status *st)
+{
+	const int first = c->act_first + l->trial, D = c->dims.D;
+	int32_t *action = cuda_at<int32_t>(c, &c->s.vaction) + (size_t)l->place * D;
+	const char *x = cuda_at<char>(c, &c->s.vx) + (size_t)l->place * c->s.ldx * c->s.low;
+	const int together = max((int)CUDA_ACT_LAYERS / l->rows, 1); /* trials that go through the layers at once */
+	int rc = mlp_rows_greedy(c, c->act_target, first, l->trials, l->rows, x, action, st);
 
 	if (rc <= 0)
 		return rc;
 	rc = 0;
-	for (int at = 0; !rc && at < rows; at += CUDA_ACT_LAYERS)
-		rc = cuda_rows_layers(c, c->act_target, c->act_trial, at, rows - at < CUDA_ACT_LAYERS ? rows - at : CUDA_ACT_LAYERS,
-		                      action + (size_t)at * c->dims.D, st);
+	for (int k = 0; !rc && k < l->trials; k += together)
+		for (int at = 0; !rc && at < l->rows; at += CUDA_ACT_LAYERS) /* more than once only where a trial goes alone */
+			rc = cuda_rows_layers(c, c->act_target, first + k, min(together, l->trials - k), l->place + k * l->rows + at,
+			                      min(l->rows - at, (int)CUDA_ACT_LAYERS), action + (size_t)(k * l->rows + at) * D, st);
 	return rc;
+}
+
+/* From the places back to the order that was asked. */
+void hand_out(const struct cuda_exec *c, int rows, int32_t *action)
+{
+	const int D = c->dims.D;
+
+	for (int r = 0; r < rows; r++)
+		memcpy(action + (size_t)r * D, c->h_action + (size_t)c->h_row[r].place * D, (size_t)D * sizeof *action);
 }
 
 } // namespace
 
 size_t cuda_act_pinned(const struct dqn_dims *d)
 {
-	return CUDA_ACT_ROWS * (sizeof(struct cuda_act_row) + (size_t)d->D * sizeof(int32_t));
+	return CUDA_ACT_ROWS * sizeof(struct cuda_act_row) + (size_t)CUDA_ACT_PLACES * d->D * sizeof(int32_t);
 }
 
-int cuda_act_open(struct exec *x, int policy, int trial, int *rows, int *few, struct fh_status *st)
+int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 
-	if (trial < 0 || trial >= c->dims.P || c->dims.SD <= FH_PORTFOLIO_FEATURES)
-		return fh_fail(st, FH_INTERNAL, "trial %d of %d cannot act on %d numbers", trial, c->dims.P, c->dims.SD);
+	if (first < 0 || *trials < 1 || first + *trials > c->dims.P || c->dims.SD <= FH_PORTFOLIO_FEATURES)
+		return fh_fail(st, FH_INTERNAL, "trials %d to %d of %d cannot act on %d numbers", first, first + *trials - 1, c->dims.P, c->dims.SD);
 	c->act_target = policy != FH_POLICY_ONLINE;
-	c->act_trial = trial;
-	*rows = CUDA_ACT_ROWS;
-	*few = CUDA_ACT_LAYERS;
+	c->act_first = first;
+	*trials = min(*trials, (int)CUDA_ACT_TRIALS);
+	c->act_trials = *trials;
+	*limits = {CUDA_ACT_ROWS, CUDA_ACT_LAYERS, CUDA_ACT_LEAST, NULL};
 	return 0;
 }
 
-int cuda_act(struct exec *x, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
-	const size_t bytes = (size_t)rows * c->dims.D * sizeof *action;
-	int rc;
+	struct lane lane[CUDA_ACT_TRIALS];
+	int rows = 0, lanes = 0, rc;
 
+	for (int i = 0; i < parts; i++) {
+		if (part[i].rows < 1 || part[i].trial >= c->act_trials || part[i].trial < (i ? part[i - 1].trial + 1 : 0))
+			return fh_fail(st, FH_INTERNAL, "%d rows of trial %d of %d in one call", part[i].rows, part[i].trial, c->act_trials);
+		rows += part[i].rows;
+	}
 	if (rows < 1 || rows > CUDA_ACT_ROWS)
 		return fh_fail(st, FH_INTERNAL, "%d rows in one call, at most %d", rows, CUDA_ACT_ROWS);
 	CUDA_TRY(cudaSetDevice(x->backend->device));
-	for (int i = 0; i < rows; i++) {
-		c->h_row[i].bar = bar[i];
-		memcpy(c->h_row[i].portfolio, portfolio + (size_t)i * FH_PORTFOLIO_FEATURES, sizeof c->h_row[i].portfolio);
-	}
+	const size_t bytes = (size_t)arrange(c, part, parts, bar, portfolio, lane, &lanes) * c->dims.D * sizeof *action;
 	CUDA_TRY(cudaMemcpyAsync(cuda_at<void>(c, &c->s.vrow), c->h_row, rows * sizeof *c->h_row, cudaMemcpyHostToDevice, c->stream));
 	rc = look(c, rows, st);
-	if (!rc)
-		rc = decide(c, rows, st);
+	for (int i = 0; !rc && i < lanes; i++)
+		rc = decide(c, &lane[i], st);
 	if (rc)
 		return rc;
 	CUDA_TRY(cudaMemcpyAsync(c->h_action, cuda_at<void>(c, &c->s.vaction), bytes, cudaMemcpyDeviceToHost, c->stream));
 	CUDA_TRY(cudaEventRecord(c->acted, c->stream));
 	CUDA_TRY(cudaEventSynchronize(c->acted));
-	memcpy(action, c->h_action, bytes);
+	hand_out(c, rows, action);
 	return 0;
 }

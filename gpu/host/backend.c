@@ -257,15 +257,16 @@ static int host_readback_poll(struct exec *x, const void **data, uint64_t *tag, 
 	return 1;
 }
 
-static int host_act_open(struct exec *x, int policy, int trial, int *rows, int *few, struct fh_status *st)
+static int host_act_open(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st)
 {
-	return host_dqn_act_open(x, &host_of(x)->act, policy, trial, rows, few, st);
+	return host_dqn_act_open(x, &host_of(x)->act, policy, first, trials, limits, st);
 }
 
-static int host_act(struct exec *x, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+static int host_act(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action,
+		    struct fh_status *st)
 {
 	(void)st;
-	return host_dqn_act(x, host_of(x)->act, rows, bar, portfolio, action);
+	return host_dqn_act(x, host_of(x)->act, part, parts, bar, portfolio, action);
 }
 
 /* ---------------------------------------------------------------- tables */

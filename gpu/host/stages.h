@@ -33,10 +33,11 @@ int host_dqn_backward(struct exec *x, struct fh_status *st);
 int host_dqn_norm(struct exec *x, struct fh_status *st);
 int host_dqn_adam(struct exec *x, struct fh_status *st);
 
-/* act.c: one network of an exec made ready to act for evaluations; freed with the exec. *a is NULL at first. */
+/* act.c: networks of an exec made ready to act for evaluations (backend.h); freed with the exec. *a is NULL at first. */
 struct host_act;
-int host_dqn_act_open(struct exec *x, struct host_act **a, int policy, int trial, int *rows, int *few, struct fh_status *st);
-int host_dqn_act(struct exec *x, struct host_act *a, int rows, const int32_t *bar, const float *portfolio, int32_t *action);
+int host_dqn_act_open(struct exec *x, struct host_act **a, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st);
+int host_dqn_act(struct exec *x, struct host_act *a, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio,
+		 int32_t *action);
 void host_dqn_act_free(struct host_act *a); /* NULL is fine */
 
 /* Start of trial p of a tensor: tensors have the trial axis in front. */

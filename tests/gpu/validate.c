@@ -1,5 +1,6 @@
-/* Acting for evaluations on the device: a row's actions are the same bits among any rows; they are the host's but for
- * near-ties; and an evaluation that looks ahead on the device is the device's own walk bar by bar, bit for bit. */
+/* Acting for evaluations on the device: a row's actions are the same bits among any rows of any trials; they are the host's but for
+ * near-ties; and an evaluation that looks ahead on the device, alone or beside others, is the device's own walk bar by bar, bit for
+ * bit. */
 #include "tests/gpu/rig.h"
 #include "gpu/host/net.h"
 #include "gpu/trainer_impl.h"
@@ -29,15 +30,21 @@ static struct market *make(struct rig *r, int shape, int precision)
 	return rig_market(r, BARS, 0.01);
 }
 
+static struct act_limits open_some(struct rig *r, int b, int policy, int first, int trials)
+{
+	struct act_limits can;
+	int opened = trials;
+
+	RIG_OK(r->x[b]->backend->act_open(r->x[b], policy, first, &opened, &can, &r->st));
+	assert_int_equal(opened, trials);
+	assert_true(can.least >= 1 && can.least <= can.few && can.few <= can.rows);
+	return can;
+}
+
 static void open_both(struct rig *r, int policy, int trial)
 {
-	int rows, few;
-
-	for (int b = 0; b < 2; b++) {
-		RIG_OK(r->x[b]->backend->act_open(r->x[b], policy, trial, &rows, &few, &r->st));
-		assert_true(few >= 1 && few <= rows);
-	}
-	assert_true(rows >= ROWS); /* of the device, the last one asked */
+	open_some(r, 0, policy, trial, 1);
+	assert_true(open_some(r, 1, policy, trial, 1).rows >= ROWS);
 }
 
 static void act(struct rig *r, int b, int rows, const int32_t *bar, const float *portfolio, int32_t *action)
@@ -46,7 +53,8 @@ static void act(struct rig *r, int b, int rows, const int32_t *bar, const float 
 
 	for (int at = 0; at < rows; at += n) {
 		n = rows - at < most ? rows - at : most;
-		RIG_OK(r->x[b]->backend->act(r->x[b], n, bar + at, portfolio + at * FH_PORTFOLIO_FEATURES, action + at * r->d.D, &r->st));
+		const struct act_part part = {0, n};
+		RIG_OK(r->x[b]->backend->act(r->x[b], &part, 1, bar + at, portfolio + at * FH_PORTFOLIO_FEATURES, action + at * r->d.D, &r->st));
 	}
 }
 
@@ -129,13 +137,60 @@ static void rows_depend_on_no_other(void **state)
 		}
 }
 
+/* Rows of all trials in one call, few and many, in every mixture of sizes, are what each trial says alone. */
+static void trials_depend_on_no_other(void **state)
+{
+	static const int mix[][5] = {{1, 1, 1, 1, 1}, {40, 64, 64, 33, 64}, {3, 200, 1, 0, 7}, {0, 0, 5, 0, 90}, {0, 520, 500, 480, 510}, {700, 0, 0, 20, 0}};
+	static int32_t bar[ROWS], alone[ROWS * 3], together[ROWS * 3];
+	static float portfolio[ROWS * FH_PORTFOLIO_FEATURES];
+	struct rig_shape shape = shapes[0];
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	any_bars(bar, portfolio, ROWS);
+	shape.P = 6, shape.loss = FH_LOSS_C51;
+	for (int precision = FH_PRECISION_F32; precision <= FH_PRECISION_BF16; precision++)
+		for (int wide = 0; wide <= (precision == FH_PRECISION_BF16); wide++) {
+			struct rig rig, *r = &rig;
+			struct market *m;
+
+			shape.precision = precision;
+			rig_make(r, &shape);
+			rig_fill(r, 77);
+			m = rig_market(r, BARS, 0.01);
+			setenv("FH_GPU_WIDE", wide ? "1" : "0", 1);
+			for (unsigned i = 0; i < sizeof mix / sizeof *mix; i++) {
+				struct act_part part[5];
+				int parts = 0, at = 0;
+
+				for (int k = 0; k < 5; at += mix[i][k++]) { /* trials 1 to 5 */
+					if (!mix[i][k])
+						continue;
+					part[parts++] = (struct act_part){k, mix[i][k]};
+					open_some(r, 1, FH_POLICY_ONLINE, 1 + k, 1);
+					act(r, 1, mix[i][k], bar + at, portfolio + at * FH_PORTFOLIO_FEATURES, alone + at * 3);
+				}
+				open_some(r, 1, FH_POLICY_ONLINE, 1, 5);
+				memset(together, 0xff, sizeof together);
+				RIG_OK(r->x[1]->backend->act(r->x[1], part, parts, bar, portfolio, together, &r->st));
+				assert_memory_equal(alone, together, sizeof *alone * 3 * (size_t)at);
+			}
+			const struct act_part wrong[] = {{2, 3}, {2, 3}};
+			assert_int_equal(r->x[1]->backend->act(r->x[1], wrong, 2, bar, portfolio, together, &r->st), FH_INTERNAL);
+			unsetenv("FH_GPU_WIDE");
+			market_unref(m);
+			rig_free(r);
+		}
+}
+
 /* ---------------------------------------------------------------- evaluations */
 
-static int act_on(void *ctx, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+static int act_on(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
 {
 	struct exec *x = ctx;
 
-	return x->backend->act(x, rows, bar, portfolio, action, st);
+	return x->backend->act(x, part, parts, bar, portfolio, action, st);
 }
 
 static double share_least(int precision)
@@ -145,29 +200,52 @@ static double share_least(int precision)
 
 struct played { struct eval_report report; struct eval_row *row; int64_t rows, calls, asked; };
 
-static struct played play(struct rig *r, int b, struct market *m, int rows, int few, int windows)
+static const struct act_limits bar_by_bar = {1, 1, 1, NULL};
+
+static void play_trials(struct rig *r, int b, struct market *m, struct act_limits can, int trials, int windows, struct played *p)
 {
-	const struct eval_actor actor = {act_on, r->x[b], rows, few};
+	const struct eval_actor actor = {act_on, r->x[b], can};
 	struct env_config config;
 	struct evaluation *e = NULL;
-	struct played p;
-	const struct eval_row *row;
 
 	eval_env_config(&r->plan[0].spec, 1.0, &config);
 	config.initial_cash = 2000;
-	const struct eval_setup s = {.actor = &actor, .market = m, .config = &config, .split = {700, BARS}, .windows = windows, .trace = 1};
+	const struct eval_setup s = {.actor = &actor, .market = m, .config = &config, .split = {700, BARS}, .windows = windows, .trials = trials, .trace = 1};
 	RIG_OK(evaluation_make(&s, &e, &r->st));
 	while (!evaluation_run_on(e, 1000000, &r->st))
 		;
 	assert_int_equal(evaluation_run_on(e, 0, &r->st), 1);
-	evaluation_report(e, &p.report);
-	evaluation_effort(e, &p.calls, &p.asked);
-	row = evaluation_trace(e, &p.rows);
-	p.row = malloc(sizeof *row * (size_t)p.rows);
-	assert_non_null(p.row);
-	memcpy(p.row, row, sizeof *row * (size_t)p.rows);
+	for (int k = 0; k < trials; k++) {
+		const struct eval_row *row = evaluation_trial_trace(e, k, &p[k].rows);
+
+		evaluation_trial_report(e, k, &p[k].report);
+		evaluation_effort(e, &p[k].calls, &p[k].asked);
+		p[k].row = malloc(sizeof *row * (size_t)p[k].rows);
+		assert_non_null(p[k].row);
+		memcpy(p[k].row, row, sizeof *row * (size_t)p[k].rows);
+	}
 	evaluation_free(e);
+}
+
+static struct played play(struct rig *r, int b, struct market *m, struct act_limits can, int windows)
+{
+	struct played p;
+
+	play_trials(r, b, m, can, 1, windows, &p);
 	return p;
+}
+
+static void assert_same_play(const struct played *a, const struct played *b)
+{
+	assert_memory_equal(&a->report, &b->report, sizeof a->report);
+	assert_int_equal(a->rows, b->rows);
+	for (int64_t i = 0; i < a->rows; i++) {
+		const struct eval_row *x = &a->row[i], *y = &b->row[i];
+
+		assert_memory_equal(x->action, y->action, sizeof x->action);
+		assert_true(x->bar == y->bar && x->fill == y->fill && x->fill_price == y->fill_price && x->exit == y->exit && x->q == y->q &&
+			    x->cash == y->cash && x->equity == y->equity && x->reward == y->reward);
+	}
 }
 
 /* Bars where the host's evaluation of the same network did the same; a near-tie that falls the other way changes the position
@@ -176,10 +254,8 @@ static double share_of_the_host(struct rig *r, struct market *m, const struct pl
 {
 	struct played host;
 	int64_t same = 0;
-	int rows, few;
 
-	RIG_OK(r->x[0]->backend->act_open(r->x[0], FH_POLICY_TARGET, 0, &rows, &few, &r->st));
-	host = play(r, 0, m, rows, few, windows);
+	host = play(r, 0, m, open_some(r, 0, FH_POLICY_TARGET, 0, 1), windows);
 	assert_int_equal(host.rows, device->rows);
 	for (int64_t i = 0; i < host.rows; i++)
 		same += memcmp(host.row[i].action, device->row[i].action, sizeof host.row[i].action) == 0;
@@ -196,23 +272,12 @@ static void ahead_is_bar_by_bar(void **state)
 		for (int windows = 1; windows <= 4; windows += 3) {
 			struct rig rig, *r = &rig;
 			struct market *m = make(r, 0, precision);
-			struct played slow, fast;
-			int rows, few;
+			const struct act_limits can = open_some(r, 1, FH_POLICY_TARGET, 0, 1);
+			struct played slow = play(r, 1, m, bar_by_bar, windows), fast = play(r, 1, m, can, windows);
 
-			RIG_OK(r->x[1]->backend->act_open(r->x[1], FH_POLICY_TARGET, 0, &rows, &few, &r->st));
-			slow = play(r, 1, m, 1, 1, windows);
-			fast = play(r, 1, m, rows, few, windows);
 			assert_int_equal(slow.calls, slow.rows);
 			assert_true(2 * fast.calls < slow.calls);
-			assert_memory_equal(&slow.report, &fast.report, sizeof slow.report);
-			assert_int_equal(slow.rows, fast.rows);
-			for (int64_t i = 0; i < slow.rows; i++) {
-				const struct eval_row *a = &slow.row[i], *b = &fast.row[i];
-
-				assert_memory_equal(a->action, b->action, sizeof a->action);
-				assert_true(a->bar == b->bar && a->fill == b->fill && a->fill_price == b->fill_price && a->exit == b->exit &&
-					    a->q == b->q && a->cash == b->cash && a->equity == b->equity && a->reward == b->reward);
-			}
+			assert_same_play(&slow, &fast);
 			double share = share_of_the_host(r, m, &slow, windows);
 			if (share < share_least(precision))
 				fail_msg("precision %d, %d windows: %.4f of the host's actions", precision, windows, share);
@@ -221,6 +286,40 @@ static void ahead_is_bar_by_bar(void **state)
 			market_unref(m);
 			rig_free(r);
 		}
+}
+
+/* Trials side by side, in so many windows each, against each of them alone and bar by bar. */
+static void trials_are_as_alone(void **state)
+{
+	struct rig_shape shape = shapes[0];
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	shape.P = 4, shape.precision = FH_PRECISION_BF16, shape.loss = FH_LOSS_C51;
+	for (int windows = 1; windows <= 3; windows += 2) {
+		struct rig rig, *r = &rig;
+		struct played alone, together[3];
+		struct market *m;
+		int differ = 0;
+
+		rig_make(r, &shape);
+		rig_fill(r, 45);
+		m = rig_market(r, BARS, 0.01);
+		play_trials(r, 1, m, open_some(r, 1, FH_POLICY_TARGET, 1, 3), 3, windows, together);
+		for (int k = 0; k < 3; k++) {
+			open_some(r, 1, FH_POLICY_TARGET, 1 + k, 1);
+			alone = play(r, 1, m, bar_by_bar, windows);
+			assert_same_play(&alone, &together[k]);
+			differ += k && memcmp(&together[k].report, &together[0].report, sizeof alone.report) != 0;
+			free(alone.row);
+		}
+		assert_int_equal(differ, 2);
+		for (int k = 0; k < 3; k++)
+			free(together[k].row);
+		market_unref(m);
+		rig_free(r);
+	}
 }
 
 /* A job's last evaluations are what the networks in its tensors do bar by bar, trial by trial. */
@@ -254,15 +353,16 @@ static void a_job_says_what_its_networks_do(void **state)
 	eval_env_config(&t->spec, t->spec.env.reward_scale, &config);
 	for (int i = 0; i < all.n; i++) {
 		const struct trainer_sample *sample = all.s + i;
-		const struct eval_actor actor = {act_on, t->x, 1, 1};
+		const struct eval_actor actor = {act_on, t->x, bar_by_bar};
+		struct act_limits can;
 		const struct eval_setup s = {.actor = &actor, .market = m, .config = &config, .split = t->split[sample->split]};
 		struct evaluation *e = NULL;
 		struct eval_report r;
-		int rows, few;
+		int one = 1;
 
 		if (!sample->validation || sample->step != t->planned)
 			continue;
-		if (rig_cuda->act_open(t->x, sample->policy, sample->trial, &rows, &few, &st) || evaluation_make(&s, &e, &st))
+		if (rig_cuda->act_open(t->x, sample->policy, sample->trial, &one, &can, &st) || evaluation_make(&s, &e, &st))
 			fail_msg("%s", st.text);
 		while (!evaluation_run_on(e, SLICE_NS, &st))
 			;
@@ -308,7 +408,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_depend_on_no_other), cmocka_unit_test(ahead_is_bar_by_bar), cmocka_unit_test(one_launch_and_layers_agree),
-		cmocka_unit_test(a_job_says_what_its_networks_do),
+		cmocka_unit_test(trials_depend_on_no_other), cmocka_unit_test(trials_are_as_alone), cmocka_unit_test(a_job_says_what_its_networks_do),
 	};
 
 	return cmocka_run_group_tests(tests, rig_open, NULL);

@@ -1,9 +1,10 @@
-/* Looking ahead changes no bit: whatever was guessed, however far ahead, in whatever slices, an evaluation is the walk bar by
- * bar. And windows: what they cover, that each is an episode of its own, and how their reports add up. */
+/* Looking ahead changes no bit: whatever was guessed, however far ahead, in whatever slices, whoever plays beside it, an evaluation
+ * is the walk bar by bar. And windows: what they cover, that each is an episode of its own, and how their reports add up. */
 #include "tests/unit/training.h"
 
 #include <string.h>
 #include "gpu/dqn/dqn.h"
+#include "gpu/host/threads.h"
 #include "gpu/trainer_impl.h"
 
 #define BARS 1500
@@ -47,21 +48,28 @@ static void random_network(struct setup *s, uint64_t seed, float scale)
 	policy_set(s->policy, s->param);
 }
 
-struct asked { struct policy *policy; const struct market *m; int64_t rows, most; float *state; };
+#define NETWORKS 5
+struct asked { struct policy *policy[NETWORKS]; const struct market *m; int64_t rows, most; float *state; };
 
-static int ask_policy(void *ctx, int rows, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
+static int ask_policies(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action,
+			struct fh_status *st)
 {
 	struct asked *a = ctx;
+	int rows = 0;
 
-	assert_true(rows >= 1 && rows <= a->most);
-	a->rows += rows;
-	for (int i = 0; i < rows; i++) {
-		float *x = a->state + (int64_t)i * FH_STATE_DIM;
+	for (int k = 0, from = 0; k < parts; from += part[k++].rows) {
+		assert_true(part[k].rows >= 1 && part[k].trial >= 0 && part[k].trial < NETWORKS && (k == 0 || part[k].trial > part[k - 1].trial));
+		rows += part[k].rows;
+		assert_true(rows <= a->most);
+		for (int i = from; i < rows; i++) {
+			float *x = a->state + (int64_t)i * FH_STATE_DIM;
 
-		memcpy(x, a->m->feature + (int64_t)bar[i] * FH_MARKET_FEATURES, FH_MARKET_FEATURES * sizeof(*x));
-		memcpy(x + FH_MARKET_FEATURES, portfolio + (int64_t)i * FH_PORTFOLIO_FEATURES, FH_PORTFOLIO_FEATURES * sizeof(*x));
+			memcpy(x, a->m->feature + (int64_t)bar[i] * FH_MARKET_FEATURES, FH_MARKET_FEATURES * sizeof(*x));
+			memcpy(x + FH_MARKET_FEATURES, portfolio + (int64_t)i * FH_PORTFOLIO_FEATURES, FH_PORTFOLIO_FEATURES * sizeof(*x));
+		}
+		policy_act(a->policy[part[k].trial], a->state + (int64_t)from * FH_STATE_DIM, part[k].rows, action + (int64_t)from * DQN_BRANCHES, NULL);
 	}
-	policy_act(a->policy, a->state, rows, action, NULL);
+	a->rows += rows;
 	return 0;
 }
 
@@ -74,8 +82,8 @@ static void outcome_free(struct outcome *o)
 
 static struct outcome play(const struct setup *s, struct market *m, int rows, int few, int windows, uint8_t *guess, int64_t budget_ns)
 {
-	struct asked asked = {s->policy, m, 0, rows, malloc(sizeof(float) * FH_STATE_DIM * (size_t)rows)};
-	const struct eval_actor actor = {ask_policy, &asked, rows, few};
+	struct asked asked = {{s->policy}, m, 0, rows, malloc(sizeof(float) * FH_STATE_DIM * (size_t)rows)};
+	const struct eval_actor actor = {ask_policies, &asked, {.rows = rows, .few = few, .least = few}};
 	const struct eval_setup e = {.actor = &actor, .market = m, .config = &s->config, .split = split, .windows = windows, .trace = 1,
 				     .guess = guess};
 	struct evaluation *run = NULL;
@@ -238,6 +246,101 @@ static void trained_networks(void **state)
 	market_unref(m);
 }
 
+/* ---------------------------------------------------------------- trials */
+
+/* Each of the networks by itself, bar by bar. */
+static void play_alone(const struct setup *s, struct market *m, int windows, struct outcome want[NETWORKS])
+{
+	for (int k = 0; k < NETWORKS; k++)
+		want[k] = play(&s[k], m, 1, 1, windows, NULL, INT64_MAX);
+}
+
+/* All of them side by side, from the same guesses again. */
+static void check_side_by_side(const struct setup *s, struct market *m, int windows, struct act_limits can, int64_t budget_ns,
+			       const struct outcome want[NETWORKS])
+{
+	static uint8_t guess[NETWORKS * BARS * EVAL_GUESS_SIDES];
+	struct asked asked = {.m = m, .most = can.rows, .state = malloc(sizeof(float) * FH_STATE_DIM * (size_t)can.rows)};
+	const struct eval_actor actor = {ask_policies, &asked, can};
+	const struct eval_setup e = {.actor = &actor, .market = m, .config = &s->config, .split = split, .windows = windows, .trials = NETWORKS,
+				     .trace = 1, .guess = guess};
+	struct fh_status st = FH_STATUS_INIT;
+
+	assert_non_null(asked.state);
+	memset(guess, EVAL_GUESS_NONE, sizeof(guess));
+	for (int k = 0; k < NETWORKS; k++)
+		asked.policy[k] = s[k].policy;
+	for (int again = 0; again < 2; again++) {
+		struct evaluation *run = NULL;
+		int64_t before = asked.rows, done = 0;
+
+		if (evaluation_make(&e, &run, &st))
+			fail_msg("%s", st.text);
+		while (!evaluation_run_on(run, budget_ns, &st))
+			;
+		for (int k = 0; k < NETWORKS; k++) {
+			struct outcome got = {.rows = 0};
+			const struct eval_row *row = evaluation_trial_trace(run, k, &got.rows);
+
+			got.row = malloc(sizeof(*row) * (size_t)(got.rows + 1));
+			assert_non_null(got.row);
+			memcpy(got.row, row, sizeof(*row) * (size_t)got.rows);
+			evaluation_trial_report(run, k, &got.report);
+			assert_same(&want[k], &got);
+			done += got.rows;
+			outcome_free(&got);
+		}
+		assert_int_equal(done, evaluation_done_bars(run));
+		if (again && windows == 1) /* a trial's guesses are its own: everything was known */
+			assert_int_equal(asked.rows - before, done);
+		evaluation_free(run);
+	}
+	free(asked.state);
+}
+
+static void trials_side_by_side(void **state)
+{
+	static const struct act_limits can[] = {{3, 1, 1, NULL}, {32, 6, 6, NULL}, {64, 12, 6, NULL}, {700, 100, 10, NULL}, {8192, 2048, 64, NULL}};
+	struct market *m = test_market(SYNTH_WALK, BARS, 9, 0.01);
+	struct fh_status st = FH_STATUS_INIT;
+	struct team *team = NULL;
+	struct setup s[NETWORKS];
+
+	(void)state;
+	assert_int_equal(team_new(3, &team, &st), 0);
+	for (int k = 0; k < NETWORKS; k++) {
+		setup_make(&s[k], 0);
+		random_network(&s[k], (uint64_t)k + 20, k ? 2.0f * (float)k : 0.0f);
+		s[k].config.initial_cash = 60; /* the wild ones are ruined before the end */
+		s[k].config.fee = 0.2;
+	}
+	for (int windows = 1; windows <= 4; windows += 3) {
+		struct outcome want[NETWORKS];
+		int ruined = 0, whole = 0;
+
+		play_alone(s, m, windows, want);
+		for (int k = 0; k < NETWORKS; k++) {
+			ruined += want[k].report.ruined > 0;
+			whole += want[k].report.ruined == 0;
+		}
+		assert_true(ruined >= 1 && whole >= 1);
+		for (unsigned i = 0; i < sizeof(can) / sizeof(*can); i++) {
+			struct act_limits with = can[i];
+
+			with.team = i % 2 ? team : NULL;
+			check_side_by_side(s, m, windows, with, i % 3 ? INT64_MAX : 0, want);
+			with.team = i % 2 ? NULL : team;
+			check_side_by_side(s, m, windows, with, 20000, want);
+		}
+		for (int k = 0; k < NETWORKS; k++)
+			outcome_free(&want[k]);
+	}
+	for (int k = 0; k < NETWORKS; k++)
+		setup_free(&s[k]);
+	team_free(team);
+	market_unref(m);
+}
+
 /* ---------------------------------------------------------------- windows */
 
 static struct evaluation *over(eval_script script, struct market *m, const struct env_config *config, struct fh_split bars, int windows)
@@ -362,6 +465,8 @@ static void too_many_windows_are_refused(void **state)
 	s.windows = 10;
 	assert_int_equal(evaluation_make(&s, &e, &st), 0);
 	evaluation_free(e);
+	s.trials = 2; /* there is one script */
+	assert_int_equal(evaluation_make(&s, &e, &st), FH_INVALID);
 	spec.run.validate_windows = 1000;
 	assert_int_equal(spec_splits(&spec, 4000, parts, &st), FH_INVALID);
 	assert_string_equal(st.field, "run.validate_windows");
@@ -374,7 +479,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_networks), cmocka_unit_test(ruin_ends_it_where_it_ends_bar_by_bar),
-		cmocka_unit_test(trained_networks), cmocka_unit_test(windows_are_episodes_of_their_own),
+		cmocka_unit_test(trained_networks), cmocka_unit_test(trials_side_by_side), cmocka_unit_test(windows_are_episodes_of_their_own),
 		cmocka_unit_test(returns_of_windows_are_one_list), cmocka_unit_test(too_many_windows_are_refused),
 	};
 

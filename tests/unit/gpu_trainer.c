@@ -1,6 +1,7 @@
 /* Promises of gpu/trainer.h: warm-up, schedule, reports and evaluations at their steps, determinism, populations,
  * neighbours, starts from what the last job left. */
 #include "gpu/dqn/dqn.h"
+#include "gpu/host/net.h"
 #include "gpu/trainer_impl.h"
 #include "tests/unit/training.h"
 
@@ -352,7 +353,7 @@ static void test_a_trial_is_as_good_as_alone(void **state)
 }
 
 /* A job's last evaluations are what the networks in its tensors do over the splits, trial by trial, in so many windows. */
-static void check_last_evaluations(int windows)
+static void check_last_evaluations(int trials, int windows)
 {
 	static const char *const name[] = {"pnl", "sharpe", "max_drawdown", "trades", "turnover", "exposure", "bars"};
 	struct fh_spec s = small_spec();
@@ -361,9 +362,9 @@ static void check_last_evaluations(int windows)
 	struct fh_status st = FH_STATUS_INIT;
 	struct env_config config;
 	struct trainer *t;
-	int seen = 0;
+	int seen = 0, next = 0;
 
-	s.run.population = 2;
+	s.run.population = trials;
 	s.run.validate_windows = windows;
 	t = begin_job(&s, m);
 	run_to_end(t, &all);
@@ -376,6 +377,8 @@ static void check_last_evaluations(int windows)
 
 		if (!sample->validation || sample->step != t->planned)
 			continue;
+		assert_int_equal(sample->trial, next); /* one after another, as if they had played so */
+		next = (next + 1) % trials;
 		assert_int_equal(policy_new(&t->spec, FH_STATE_DIM, exec_at(t->x, sample->policy == FH_POLICY_ONLINE ? T_PARAM : T_TARGET, sample->trial),
 					    &p, &st), 0);
 		const struct eval_setup setup = {.policy = p, .market = m, .config = &config, .split = t->split[sample->split], .windows = windows};
@@ -390,7 +393,7 @@ static void check_last_evaluations(int windows)
 		policy_free(p);
 		seen++;
 	}
-	assert_int_equal(seen, 8); /* two trials, two networks, two splits */
+	assert_int_equal(seen, 4 * trials); /* two networks, two splits */
 	free(all.s);
 	trainer_free(t);
 	market_unref(m);
@@ -398,8 +401,9 @@ static void check_last_evaluations(int windows)
 
 static void test_the_last_evaluations_are_the_networks_own(void **state)
 {
-	check_last_evaluations(1);
-	check_last_evaluations(5);
+	check_last_evaluations(2, 1);
+	check_last_evaluations(2, 5);
+	check_last_evaluations(HOST_NETS + 3, 2); /* more trials than play side by side on the host */
 }
 
 /* ---------------------------------------------------------------- starts from what is there */

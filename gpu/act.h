@@ -1,0 +1,18 @@
+/* Asking networks for actions, rows of several trials in one call: what lies between an evaluation (evaluate.h) and whoever
+ * computes (backend.h). Plain data, any thread. */
+#ifndef FH_GPU_ACT_H
+#define FH_GPU_ACT_H
+
+struct team;
+
+/* So many rows, one behind another, belong to this trial. Within a call trials come in ascending order, each once. */
+struct act_part { int trial, rows; };
+
+struct act_limits {
+	int rows;          /* of all trials, at most so many in one call */
+	int few;           /* of all trials, so many cost hardly more than one; at least `least` */
+	int least;         /* of one trial among many, so many cost hardly more than one */
+	struct team *team; /* threads that are idle between two calls (gpu/host/threads.h), NULL: none */
+};
+
+#endif

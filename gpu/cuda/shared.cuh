@@ -1,0 +1,28 @@
+/* Dynamic shared memory beyond the 48 KB that every kernel may have.
+ *
+ * Thread: any trainer's worker. How much a kernel may have is one number of the process, while trainers of different networks launch
+ * the same kernels at the same time. So it is always the most that the device gives a block, never what one launch needs:
+ * a launch takes what it asks for, and nobody takes anything away from a launch that is on its way elsewhere. */
+#ifndef FH_GPU_CUDA_SHARED_CUH
+#define FH_GPU_CUDA_SHARED_CUH
+
+#include "gpu/cuda/exec.h"
+
+/* Bytes; 0: the device does not say, so whoever wants more than 48 KB does without. */
+static inline size_t cuda_shared_most(const struct cuda_exec *c)
+{
+	int bytes = 0;
+
+	if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) == cudaSuccess)
+		return (size_t)bytes;
+	(void)cudaGetLastError();
+	return 0;
+}
+
+/* For kernels whose shared memory is dynamic alone. */
+template <typename... Params> static inline cudaError_t cuda_allow_shared(const struct cuda_exec *c, void (*kernel)(Params...))
+{
+	return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)cuda_shared_most(c));
+}
+
+#endif
