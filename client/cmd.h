@@ -72,7 +72,6 @@ int opt_real(const struct ctx *c, const char *name, double lo, double hi, double
 /* ---- calls: connect on first use, then fh_client_call() with the context's deadline (timeout_ms 0) or the given one.
  * 0: *out is the answer (fh_answer_release() it). Otherwise st says what is wrong, the daemon's own words included. */
 int ctx_call(struct ctx *c, Fh__V1__Request *req, int64_t timeout_ms, struct fh_answer *out, struct fh_status *st);
-int ctx_connect(struct ctx *c, struct fh_status *st);
 
 /* Prints "fhctl CMD: field: text" and a hint for the person to stderr, returns the exit code:
  * `if (rc) return ctx_fail(c, &st);` */

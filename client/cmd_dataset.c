@@ -144,7 +144,8 @@ static void print_dataset(const Fh__V1__Dataset *d)
 		line("notice", "%s", text_clean(d->note[i], text, sizeof text));
 }
 
-int dataset_print(struct ctx *c, const Fh__V1__Reply *reply)
+/* Prints the data set of a reply as -o asks; EXIT_DONE. */
+static int dataset_print(struct ctx *c, const Fh__V1__Reply *reply)
 {
 	const Fh__V1__DatasetReply *r = reply_dataset(reply);
 

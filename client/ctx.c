@@ -32,7 +32,7 @@ int exit_code_of_signal(void)
 	return signal_seen == SIGTERM ? EXIT_SIGTERM : EXIT_SIGINT;
 }
 
-int ctx_connect(struct ctx *c, struct fh_status *st)
+static int ctx_connect(struct ctx *c, struct fh_status *st)
 {
 	char url[FH_URL_MAX];
 	int rc;

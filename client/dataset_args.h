@@ -32,8 +32,6 @@ void dataset_progress(const struct ctx *c, struct progress *bar);
 int dataset_import_progress(void *arg, uint64_t read, uint64_t bytes, int64_t bars);
 /* One of a few words (NULL at the end), its number in *out; absent: *out stays. FH_INVALID names the option. */
 int dataset_word(const struct ctx *c, const char *name, const char *const *word, int *out, struct fh_status *st);
-/* Prints the data set of a reply as -o asks; EXIT_DONE. */
-int dataset_print(struct ctx *c, const Fh__V1__Reply *reply);
 #define DATASET_SOURCE_SIZE 256
 /* Where bars come from, as the set keeps it: the file's name without its folders, and the member. */
 void dataset_source(const char *path, const struct import_options *o, char source[DATASET_SOURCE_SIZE]);

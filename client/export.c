@@ -15,6 +15,7 @@
 #include "gpu/safetensors.h"
 
 #define BUFFER (1u << 20)
+#define NUMBER_SHORT_MAX 40
 #define PLACES_MAX 9
 #define EXACT_MAX 9007199254740992.0 /* 2^53 */
 
@@ -44,7 +45,8 @@ static int few_places(double x, char text[NUMBER_SHORT_MAX])
 	return 0;
 }
 
-int number_short(double x, char text[NUMBER_SHORT_MAX])
+/* The shortest decimal text that reads back to the same double. Returns its length. */
+static int number_short(double x, char text[NUMBER_SHORT_MAX])
 {
 	int n = x == 0 ? sprintf(text, signbit(x) ? "-0" : "0") : few_places(x, text);
 

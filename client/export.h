@@ -4,13 +4,9 @@
 
 #include "client/fetch.h"
 
-#define NUMBER_SHORT_MAX 40
-
 /* By the file's ending: .csv, .safetensors, .parquet; "-" is CSV on standard output. The file appears whole or not at all.
  * FH_INVALID an ending that is none of them, FH_UNIMPLEMENTED Parquet in a build without it, FH_IO. */
 int export_check(const char *path, struct fh_status *st);
 int export_bars(const struct fetched *f, const char *path, struct fh_status *st);
-/* The shortest decimal text that reads back to the same double. Returns its length. */
-int number_short(double x, char text[NUMBER_SHORT_MAX]);
 
 #endif

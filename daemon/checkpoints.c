@@ -20,8 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SUFFIX ".safetensors"
-#define FILE_NAME_MAX (FH_NAME_MAX + sizeof SUFFIX)
+#define FILE_NAME_MAX (FH_NAME_MAX + sizeof FILES_SUFFIX)
 
 struct entry {
 	struct checkpoint c;
@@ -58,12 +57,12 @@ struct checkpoints {
 
 static void file_name(const char *id, char file[FILE_NAME_MAX])
 {
-	snprintf(file, FILE_NAME_MAX, "%s" SUFFIX, id);
+	snprintf(file, FILE_NAME_MAX, "%s" FILES_SUFFIX, id);
 }
 
 void checkpoints_path(const struct checkpoints *cs, const char *id, char *path, size_t size)
 {
-	snprintf(path, size, "%s/%s" SUFFIX, cs->dir, id);
+	snprintf(path, size, "%s/%s" FILES_SUFFIX, cs->dir, id);
 }
 
 /* ---------------------------------------------------------------- the list */
@@ -516,15 +515,9 @@ static int load_row(void *arg, const struct store_checkpoint *r)
 	return 0;
 }
 
-static int known(void *arg, const char *file)
+static int known(void *arg, const char *name)
 {
-	char id[FILE_NAME_MAX];
-	size_t n = strlen(file) - strlen(SUFFIX);
-
-	if (n >= FH_NAME_MAX)
-		return 0;
-	snprintf(id, sizeof id, "%.*s", (int)n, file);
-	return entry_find(arg, id) != NULL;
+	return entry_find(arg, name) != NULL;
 }
 
 int checkpoints_load(struct checkpoints *cs, struct fh_status *st)

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <time.h>
 
-#define SUFFIX ".safetensors"
 #define NEAR 3 /* edits between a name and one that may have been meant */
 
 int datasets_new(const struct datasets_config *cfg, struct datasets **out, struct fh_status *st)
@@ -182,7 +181,7 @@ const char *dataset_broken(const struct dataset *d)
 
 void dataset_path(const struct datasets *ds, const char *name, char *path, size_t size)
 {
-	snprintf(path, size, "%s/%s" SUFFIX, ds->dir, name);
+	snprintf(path, size, "%s/%s" FILES_SUFFIX, ds->dir, name);
 }
 
 void dataset_remove(struct datasets *ds, struct dataset *d)
@@ -265,14 +264,8 @@ static int load_row(void *arg, const struct store_dataset *r)
 	return 0;
 }
 
-static int known(void *arg, const char *file)
+static int known(void *arg, const char *name)
 {
-	char name[FH_NAME_MAX + sizeof SUFFIX];
-	size_t n = strlen(file) - strlen(SUFFIX);
-
-	if (n >= FH_NAME_MAX)
-		return 0;
-	snprintf(name, sizeof name, "%.*s", (int)n, file);
 	return dataset_lookup(arg, name) != NULL;
 }
 

@@ -145,7 +145,6 @@ struct registration {
 };
 int registration_append(struct registration *r); /* pool: r->market is made of the old bars and the new ones */
 void registration_inherit(struct registration *r, const struct dataset *d); /* loop: what stays of the old set */
-int registering(const struct datasets *ds, const char *name);
 /* Checks of an append that need no bars: FH_NOT_FOUND, FH_CORRUPT, FH_CONFLICT. */
 int dataset_may_append(const struct datasets *ds, const struct dataset_origin *o, struct fh_status *st);
 /* Bars that came: checked one by one, in `m` (filled to its end; g: what made its features so far, or NULL), or, of an append, a block of

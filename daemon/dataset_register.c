@@ -147,7 +147,7 @@ static void register_work(uv_work_t *w)
 
 /* ---------------------------------------------------------------- the rest (loop) */
 
-int registering(const struct datasets *ds, const char *name)
+static int registering(const struct datasets *ds, const char *name)
 {
 	for (struct registration *r = ds->registering; r; r = r->next)
 		if (!strcmp(r->origin.name, name))

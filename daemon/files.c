@@ -45,7 +45,15 @@ static void put_aside(const char *dir, const char *file)
 		log_warn("file without a row put aside", "file=%s", log_quote(to));
 }
 
-int files_sweep(const char *dir, int fresh, int (*known)(void *arg, const char *file), void *arg)
+static int is_known(const char *file, int (*known)(void *arg, const char *name), void *arg)
+{
+	char name[PATH_MAX];
+
+	snprintf(name, sizeof name, "%.*s", (int)(strlen(file) - strlen(FILES_SUFFIX)), file);
+	return known(arg, name);
+}
+
+int files_sweep(const char *dir, int fresh, int (*known)(void *arg, const char *name), void *arg)
 {
 	DIR *d = opendir(dir);
 	struct dirent *e;
@@ -58,7 +66,7 @@ int files_sweep(const char *dir, int fresh, int (*known)(void *arg, const char *
 		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
 		if (lstat(path, &s) || !S_ISREG(s.st_mode))
 			continue;
-		if (!ends_with(e->d_name, ".tmp") && (!ends_with(e->d_name, ".safetensors") || known(arg, e->d_name)))
+		if (!ends_with(e->d_name, ".tmp") && (!ends_with(e->d_name, FILES_SUFFIX) || is_known(e->d_name, known, arg)))
 			continue;
 		n++;
 		if (fresh && !ends_with(e->d_name, ".tmp"))

@@ -203,7 +203,8 @@ void jobs_spec_differs(const struct fh_spec *there, const struct fh_spec *here, 
 
 /* ---------------------------------------------------------------- members */
 
-struct job *job_insert(struct jobs *js, struct job *j)
+/* Into list and names; js owns it. */
+static struct job *job_insert(struct jobs *js, struct job *j)
 {
 	unsigned at = name_bucket(j->name);
 
@@ -239,7 +240,8 @@ static void job_free(struct job *j)
 	free(j);
 }
 
-void job_remove(struct jobs *js, struct job *j)
+/* Out of both, and freed. */
+static void job_remove(struct jobs *js, struct job *j)
 {
 	struct job **p = &js->by_name[name_bucket(j->name)];
 	size_t i = above(js, j->id - 1);

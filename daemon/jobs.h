@@ -139,7 +139,6 @@ void jobs_start(struct jobs *js, struct job *j);
 void jobs_worker_event(struct jobs *js, struct worker_event *event);
 /* The newest state of a running job, a few times a second; and when somebody asks. */
 void jobs_refresh(struct jobs *js, struct job *j);
-void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s);
 /* The daemon stops: every running job gets an INTERRUPT. */
 void jobs_interrupt_all(struct jobs *js, int now);
 /* 1 while the disk takes rows and keeps up with the checkpoints of jobs that end: else the queue waits. */

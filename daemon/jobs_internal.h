@@ -47,8 +47,6 @@ void job_write_new(struct jobs *js, struct job *j, const char *request_id, struc
 void jobs_retry_begin(struct jobs *js);
 void job_set_state(struct jobs *js, struct job *j, enum job_state s);
 void job_fail_with(struct job *j, const struct fh_status *st);
-struct job *job_insert(struct jobs *js, struct job *j);       /* into list and names; js owns it */
-void job_remove(struct jobs *js, struct job *j);              /* out of both, and freed */
 
 /* jobs_run.c: slots back, rates to zero; then the move that `end` and the wishes of clients ask for. */
 void job_release(struct jobs *js, struct job *j);

@@ -180,7 +180,7 @@ static void take_state(struct job *j, const struct trainer_state *s)
 	j->progress_ns = (uint64_t)s->seen_ns;
 }
 
-void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s)
+static void jobs_progress(struct jobs *js, struct job *j, const struct trainer_state *s)
 {
 	uint64_t now = time_mono_ns();
 	double rate;

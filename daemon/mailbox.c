@@ -66,18 +66,13 @@ void ring_push_over(struct ring *r, const void *item)
 	pthread_mutex_unlock(&r->lock);
 }
 
-int ring_push_wait(struct ring *r, const void *item)
+void ring_push_wait(struct ring *r, const void *item)
 {
-	int open;
-
 	pthread_mutex_lock(&r->lock);
-	while (r->count == r->capacity && !r->closed)
+	while (r->count == r->capacity)
 		pthread_cond_wait(&r->room, &r->lock);
-	open = !r->closed;
-	if (open)
-		put(r, item);
+	put(r, item);
 	pthread_mutex_unlock(&r->lock);
-	return open;
 }
 
 int ring_pop(struct ring *r, void *item)
@@ -95,16 +90,6 @@ int ring_pop(struct ring *r, void *item)
 	return any;
 }
 
-unsigned ring_count(struct ring *r)
-{
-	unsigned n;
-
-	pthread_mutex_lock(&r->lock);
-	n = r->count;
-	pthread_mutex_unlock(&r->lock);
-	return n;
-}
-
 uint64_t ring_dropped(struct ring *r)
 {
 	uint64_t n;
@@ -113,12 +98,4 @@ uint64_t ring_dropped(struct ring *r)
 	n = r->dropped;
 	pthread_mutex_unlock(&r->lock);
 	return n;
-}
-
-void ring_close(struct ring *r)
-{
-	pthread_mutex_lock(&r->lock);
-	r->closed = 1;
-	pthread_cond_broadcast(&r->room);
-	pthread_mutex_unlock(&r->lock);
 }

@@ -20,7 +20,6 @@ struct ring {
 	size_t item;               /* bytes of one */
 	unsigned capacity, head, count;
 	uint64_t dropped;
-	int closed;
 };
 int ring_init(struct ring *r, size_t item, unsigned capacity, struct fh_status *st);
 void ring_release(struct ring *r);
@@ -28,14 +27,11 @@ void ring_release(struct ring *r);
 int ring_push(struct ring *r, const void *item);
 /* Always goes in; drops the oldest and counts it when full. */
 void ring_push_over(struct ring *r, const void *item);
-/* Waits for room; 0 when the ring was closed meanwhile (item not taken). */
-int ring_push_wait(struct ring *r, const void *item);
+/* Waits for room. */
+void ring_push_wait(struct ring *r, const void *item);
 /* 1 and the oldest item, else 0. */
 int ring_pop(struct ring *r, void *item);
-unsigned ring_count(struct ring *r);
 uint64_t ring_dropped(struct ring *r);
-/* Lets waiting producers go. */
-void ring_close(struct ring *r);
 
 /* ---- loop -> worker */
 enum command_kind {

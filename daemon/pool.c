@@ -153,11 +153,6 @@ void pool_free(struct pool *p)
 	free(p);
 }
 
-size_t pool_limit(const struct pool *p)
-{
-	return p->limit;
-}
-
 /* ---------------------------------------------------------------- the list, lock held */
 
 static size_t bytes_of(const struct pool *p, int live)

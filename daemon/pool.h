@@ -31,7 +31,6 @@ void pool_park(struct pool *p, struct trainer *t);
 void pool_drop(struct pool *p, struct trainer *t); /* frees it: state unknown after a failure */
 /* The trainer that was parked first goes; 0 when none is parked. */
 int pool_evict(struct pool *p);
-size_t pool_limit(const struct pool *p);
 
 struct pool_stats { unsigned live, parked; size_t live_bytes, parked_bytes; uint64_t made, reused, evicted; };
 void pool_stats(struct pool *p, struct pool_stats *out);

@@ -239,6 +239,16 @@ void rpc_reply(struct rpc_call *c, Fh__V1__Reply *reply)
 	send_and_free(r, c, msg);
 }
 
+void rpc_reply_empty(struct rpc_call *c)
+{
+	Fh__V1__Reply reply = FH__V1__REPLY__INIT;
+	Fh__V1__EmptyReply empty = FH__V1__EMPTY_REPLY__INIT;
+
+	reply.result_case = FH__V1__REPLY__RESULT_EMPTY;
+	reply.empty = &empty;
+	rpc_reply(c, &reply);
+}
+
 void rpc_fail(struct rpc_call *c, const struct fh_status *st)
 {
 	Fh__V1__Reply reply = FH__V1__REPLY__INIT;

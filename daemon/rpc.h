@@ -67,6 +67,7 @@ ProtobufCAllocator *rpc_allocator(struct rpc_call *c);
 /* Answers: fills magic, protocol and request id of `reply`, packs it and frees the call. A reply that is too large
  * becomes an EXHAUSTED error. */
 void rpc_reply(struct rpc_call *c, Fh__V1__Reply *reply);
+void rpc_reply_empty(struct rpc_call *c); /* done, and nothing to say */
 void rpc_fail(struct rpc_call *c, const struct fh_status *st);
 struct daemon *rpc_daemon(const struct rpc_call *c);
 /* Calls that are not answered yet. */

@@ -166,20 +166,10 @@ void rpc_info(struct daemon *d, struct rpc_call *c)
 	rpc_reply(c, &reply);
 }
 
-static void answer_empty(struct rpc_call *c)
-{
-	Fh__V1__Reply reply = FH__V1__REPLY__INIT;
-	Fh__V1__EmptyReply empty = FH__V1__EMPTY_REPLY__INIT;
-
-	reply.result_case = FH__V1__REPLY__RESULT_EMPTY;
-	reply.empty = &empty;
-	rpc_reply(c, &reply);
-}
-
 void rpc_drain(struct daemon *d, struct rpc_call *c)
 {
 	daemon_drain(d, !c->request->drain->off);
-	answer_empty(c);
+	rpc_reply_empty(c);
 }
 
 /* The reply goes out before the sockets close: net_close_begin waits for sends that are on their way. */
@@ -187,6 +177,6 @@ void rpc_shutdown(struct daemon *d, struct rpc_call *c)
 {
 	int now = c->request->shutdown->now;
 
-	answer_empty(c);
+	rpc_reply_empty(c);
 	daemon_stop(d, now, "a client asked for it");
 }

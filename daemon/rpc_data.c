@@ -52,16 +52,6 @@ static void reply_dataset(struct daemon *d, struct rpc_call *c, const struct dat
 	rpc_reply(c, &reply);
 }
 
-static void reply_empty(struct rpc_call *c)
-{
-	Fh__V1__Reply reply = FH__V1__REPLY__INIT;
-	Fh__V1__EmptyReply empty = FH__V1__EMPTY_REPLY__INIT;
-
-	reply.result_case = FH__V1__REPLY__RESULT_EMPTY;
-	reply.empty = &empty;
-	rpc_reply(c, &reply);
-}
-
 /* In these calls the name is the request's own, not a job's. */
 static void fail_name(struct rpc_call *c, const struct fh_status *st)
 {
@@ -112,7 +102,7 @@ static void on_dropped(void *arg, int code, const struct dataset *set, int exist
 	if (code)
 		rpc_fail(arg, st);
 	else
-		reply_empty(arg);
+		rpc_reply_empty(arg);
 }
 
 void rpc_drop_dataset(struct daemon *d, struct rpc_call *c)
@@ -281,7 +271,7 @@ void rpc_abort_upload(struct daemon *d, struct rpc_call *c)
 	if (upload_abort(d->datasets, c->request->abort_upload->upload, &st))
 		rpc_fail(c, &st);
 	else
-		reply_empty(c);
+		rpc_reply_empty(c);
 }
 
 /* ---------------------------------------------------------------- read */

@@ -37,7 +37,8 @@ static const char *const migration[STORE_SCHEMA] = {
 	"DROP TABLE events;",
 };
 
-int store_code(int rc)
+/* Code of an SQLite result: full disk, busy or foreign file, corruption, refused value, else FH_IO. */
+static int store_code(int rc)
 {
 	switch (rc & 0xff) {
 	case SQLITE_OK: case SQLITE_DONE: case SQLITE_ROW: return FH_OK;

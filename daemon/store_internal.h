@@ -58,8 +58,6 @@ struct store {
 	uint64_t pending, transactions;    /* loop thread only */
 };
 
-/* Code of an SQLite result: full disk, busy or foreign file, corruption, refused value, else FH_IO. */
-int store_code(int rc);
 /* Fills st with what the database says about its last failure. */
 int store_fail(struct store *s, int rc, const char *what, struct fh_status *st);
 

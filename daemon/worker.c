@@ -73,8 +73,7 @@ static void wake_loop(struct worker *w)
 
 static void send_event(struct worker *w, struct worker_event *e)
 {
-	if (!ring_push_wait(&w->events, e) && e->has_image)
-		st_image_release(&e->image);
+	ring_push_wait(&w->events, e);
 	wake_loop(w);
 }
 

@@ -2,8 +2,6 @@
  * Invariant: `used` is the sum of all chunk sizes and never exceeds `cap`. */
 #include "proto/wire.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,24 +100,4 @@ char *fh_arena_strdup(struct fh_arena *a, const char *s)
 	n = strlen(s) + 1;
 	p = fh_arena_alloc(a, n);
 	return p ? memcpy(p, s, n) : NULL;
-}
-
-char *fh_arena_printf(struct fh_arena *a, const char *fmt, ...)
-{
-	va_list ap;
-	char *p;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(NULL, 0, fmt, ap);
-	va_end(ap);
-	if (n < 0)
-		return NULL;
-	p = fh_arena_alloc(a, (size_t)n + 1);
-	if (!p)
-		return NULL;
-	va_start(ap, fmt);
-	vsnprintf(p, (size_t)n + 1, fmt, ap);
-	va_end(ap);
-	return p;
 }

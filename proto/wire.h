@@ -36,7 +36,6 @@ void fh_arena_release(struct fh_arena *a);           /* also fine on zeroed memo
 void *fh_arena_alloc(struct fh_arena *a, size_t size);              /* zeroed, 16-byte aligned; NULL at the cap */
 void *fh_arena_array(struct fh_arena *a, size_t n, size_t size);    /* the same with an overflow check */
 char *fh_arena_strdup(struct fh_arena *a, const char *s);           /* NULL for NULL */
-char *fh_arena_printf(struct fh_arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- texts */
 int fh_name_ok(const char *s);                    /* [A-Za-z0-9._-]{1,64}, not "." or ".." */

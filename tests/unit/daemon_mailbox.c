@@ -41,18 +41,18 @@ static void a_full_ring_drops_its_oldest_and_counts(void **state)
 	for (v = 0; v < 11; v++)
 		ring_push_over(&r, &v);
 	assert_int_equal(ring_dropped(&r), 7);
-	assert_int_equal(ring_count(&r), 4);
 	for (int i = 7; i < 11; i++) {
 		assert_int_equal(ring_pop(&r, &v), 1);
 		assert_int_equal(v, i);
 	}
+	assert_int_equal(ring_pop(&r, &v), 0);
 	ring_release(&r);
 }
 
 static void *produce_waiting(void *arg)
 {
 	for (int i = 0; i < MANY; i++)
-		assert_int_equal(ring_push_wait(arg, &i), 1);
+		ring_push_wait(arg, &i);
 	return NULL;
 }
 
@@ -99,33 +99,6 @@ static void what_was_dropped_and_what_came_out_are_all(void **state)
 	ring_release(&r);
 }
 
-struct one_more { struct ring *ring; int taken; };
-
-static void *produce_one_too_many(void *arg)
-{
-	struct one_more *o = arg;
-	int v = 1;
-
-	o->taken = ring_push_wait(o->ring, &v);
-	return NULL;
-}
-
-static void closing_lets_a_waiting_producer_go(void **state)
-{
-	struct ring r;
-	struct one_more arg = {&r, -1};
-	pthread_t t;
-	int v = 0;
-
-	assert_int_equal(ring_init(&r, sizeof v, 1, NULL), 0);
-	assert_int_equal(ring_push(&r, &v), 1);
-	pthread_create(&t, NULL, produce_one_too_many, &arg);
-	ring_close(&r);
-	pthread_join(t, NULL);
-	assert_int_equal(arg.taken, 0);
-	ring_release(&r);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -133,7 +106,6 @@ int main(void)
 		cmocka_unit_test(a_full_ring_drops_its_oldest_and_counts),
 		cmocka_unit_test(a_waiting_producer_loses_nothing),
 		cmocka_unit_test(what_was_dropped_and_what_came_out_are_all),
-		cmocka_unit_test(closing_lets_a_waiting_producer_go),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
