@@ -6,12 +6,14 @@
 #include "gpu/cuda/head.cuh"
 #include "gpu/cuda/mlp.cuh"
 #include "gpu/cuda/store.cuh"
+#include "gpu/cuda/tree.cuh"
 #include "gpu/env.h"
 #include "gpu/philox.h"
 
 namespace {
 
-enum { PLACE_THREADS = 1024, ENV_THREADS = 3 * CUDA_ENV_BLOCK };
+enum { PLACE_THREADS = 1024, ENV_THREADS = 2 * CUDA_ENV_BLOCK };
+static_assert((int)WARPS == CUDA_ENV_FEW, "a block of few leaves one sum of its environments");
 
 /* epsilon of this vector step; the environment's branches take their draws 2i and 2i + 1, i = e D + b, which lie in one
  * block of four words. */
@@ -42,45 +44,76 @@ __global__ void k_explore(const __grid_constant__ struct collect_args x)
 		x.action[(size_t)z * d.N * d.D + i] = explored(c, eps, i, x.action[(size_t)z * d.N * d.D + i], d.A[i % d.D]);
 }
 
-/* The step of environment e by one thread: the environment itself, the pending reward, and what its transitions need to
- * be stored. mine: what it adds to the accumulators. */
-__device__ void step_environment(const struct collect_args &x, int e, const int32_t action[FH_BRANCH_MAX], double mine[CUDA_ENV_STATS])
+/* All that the step of environment e reads but its action: asked for at once, before anything is waited for or stored. */
+struct view {
+	struct env_config cfg;
+	struct env_state s;
+	struct env_bar bar;       /* the next one */
+	double close, sigma, ret;
+	float sigma_next;
+	int32_t slot, pending, between;
+};
+__device__ __forceinline__ void look(struct view &v, const struct collect_args &x, int e, int t)
+{
+	const size_t i = (size_t)blockIdx.z * x.d.N + e;
+	const struct cuda_tape_view tape = *x.tape;
+
+	v.bar = {tape.open[t + 1], tape.high[t + 1], tape.low[t + 1], tape.close[t + 1]};
+	v.close = tape.close[t], v.sigma = (double)tape.sigma[t], v.sigma_next = tape.sigma[t + 1];
+	v.s = {x.cash[i], x.equity[i], x.peak[i], x.q[i], x.entry[i], x.sigma[i], t, x.entry_bar[i], x.steps[i]};
+	v.ret = x.ret[i];
+	v.slot = x.pend_head[i], v.pending = x.pend_count[i] + 1;
+	v.cfg = x.config[blockIdx.z];
+	v.between = v.cfg.max_gap > 0.0 || v.cfg.roll_on ? env_over(&v.cfg, tape.ts[t], tape.ts[t + 1], tape.rolled && tape.rolled[t + 1]) : 0;
+}
+
+/* What the storing of its transitions needs. done: 0 goes on, 1 truncated, 2 terminated. */
+struct outcome { struct part next; float reward; int32_t ready, done, bar, again; };
+
+/* The step of environment e by one thread: the environment itself and its pending reward. mine: what it adds to the accumulators. */
+__device__ __forceinline__ void step_environment(const struct collect_args &x, int e, struct view &v, const int32_t action[FH_BRANCH_MAX],
+                                                 double mine[CUDA_ENV_STATS], struct outcome &o)
 {
 	const struct dqn_dims &d = x.d;
 	const size_t i = (size_t)blockIdx.z * d.N + e;
-	const struct env_config cfg = x.config[blockIdx.z];
 	const struct dqn_clock *c = &x.clock[blockIdx.z];
-	const struct cuda_tape_view tape = *x.tape;
-	struct env_state s = {x.cash[i], x.equity[i], x.peak[i], x.q[i], x.entry[i], x.sigma[i], x.t[i], x.entry_bar[i], x.steps[i]};
+	struct env_state &s = v.s;
 	struct env_result r;
-	const int t = s.t, slot = x.pend_head[i];
-	const struct env_bar bar = {tape.open[t + 1], tape.high[t + 1], tape.low[t + 1], tape.close[t + 1]};
 
-	for (int b = 0; b < d.D; b++)
-		x.pend_a[(i * d.n + slot) * d.D + b] = (uint8_t)action[b];
-	const int between = cfg.max_gap > 0.0 || cfg.roll_on ? env_over(&cfg, tape.ts[t], tape.ts[t + 1], tape.rolled && tape.rolled[t + 1]) : 0;
+	env_step_over(&s, &v.cfg, action, v.close, &v.bar, v.sigma, c->train_end - 1, 1, v.between, &r);
+	const int over = r.terminated || r.truncated;
+	o.ready = over ? v.pending : v.pending == d.n ? 1 : 0;
+	o.done = r.terminated ? 2 : r.truncated ? 1 : 0;
+	o.reward = (float)r.reward, o.bar = s.t;
+	env_features(&s, &v.cfg, v.bar.close, (double)v.sigma_next, ENV_STEPS_OWN, o.next.v);
 
-	env_step_over(&s, &cfg, action, tape.close[t], &bar, (double)tape.sigma[t], c->train_end - 1, 1, between, &r);
-	x.pend_r[i * d.n + slot] = (float)r.reward;
-	x.pend_head[i] = slot + 1 == d.n ? 0 : slot + 1;
-	const int pending = x.pend_count[i] + 1, over = r.terminated || r.truncated;
-	const int ready = over ? pending : pending == d.n ? 1 : 0;
-	x.pend_count[i] = pending - ready;
-	at(x.count, x.count_trial)[e] = ready;
-	at(x.next_t, x.count_trial)[e] = s.t;
-	at(x.done, x.count_trial)[e] = r.terminated ? 2 : r.truncated ? 1 : 0;
-	env_features(&s, &cfg, bar.close, (double)tape.sigma[s.t], ENV_STEPS_OWN, at(x.next, x.next_trial) + e * FH_PORTFOLIO_FEATURES);
-
-	const double total = x.ret[i] + r.reward;
+	const double total = v.ret + r.reward;
 	mine[0] = r.reward, mine[1] = r.reward * r.reward;
 	if (over)
 		mine[2] = 1.0, mine[3] = total, mine[4] = s.steps, mine[5] = r.terminated;
 	mine[6] = r.fill != 0.0, mine[7] = r.exit != ENV_EXIT_NONE;
-	x.ret[i] = over ? 0.0 : total;
 	if (over)
-		env_start(&s, &cfg, env_start_bar(c->seed, (uint32_t)e, (uint64_t)c->vector_step + 1, c->train_begin, c->train_end));
+		env_start(&s, &v.cfg, env_start_bar(c->seed, (uint32_t)e, (uint64_t)c->vector_step + 1, c->train_begin, c->train_end));
+	o.again = s.t;
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++)
+		if (b < d.D)
+			x.pend_a[(i * d.n + v.slot) * d.D + b] = (uint8_t)action[b];
+	x.pend_r[i * d.n + v.slot] = o.reward;
+	x.pend_head[i] = v.slot + 1 == d.n ? 0 : v.slot + 1;
+	x.pend_count[i] = v.pending - o.ready;
+	x.ret[i] = over ? 0.0 : total;
 	x.cash[i] = s.cash, x.equity[i] = s.equity, x.peak[i] = s.peak, x.q[i] = s.q, x.entry[i] = s.entry, x.sigma[i] = s.entry_sigma;
 	x.t[i] = s.t, x.entry_bar[i] = s.entry_bar, x.steps[i] = s.steps;
+}
+
+/* For those who store them: another launch, or the rest of a warp. */
+__device__ __forceinline__ void hand_over(const struct collect_args &x, int e, const struct outcome &o)
+{
+	at(x.count, x.count_trial)[e] = o.ready;
+	at(x.next_t, x.count_trial)[e] = o.bar;
+	at(x.done, x.count_trial)[e] = o.done;
+	store_part_of(at(x.next, x.next_trial) + e * FH_PORTFOLIO_FEATURES, o.next);
 }
 
 /* Exclusive prefix sum of count over the environments; one block a trial. */
@@ -115,38 +148,66 @@ __global__ void __launch_bounds__(PLACE_THREADS) k_place(const __grid_constant__
 		x.clock[blockIdx.z].fresh = carry;
 }
 
-/* One thread an environment: the first CUDA_ENV_BLOCK threads of a block step theirs, then all store what came of it. */
-template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 1) k_env(const __grid_constant__ struct collect_args x)
+/* The first CUDA_ENV_BLOCK threads of a block step an environment each. Where each environment stores one transition, the others copy
+ * meanwhile what does not depend on it. */
+template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(const __grid_constant__ struct collect_args x)
 {
 	__shared__ double stat[CUDA_ENV_BLOCK / 32][CUDA_ENV_STATS];
+	__shared__ int32_t bar[CUDA_ENV_BLOCK];
 	const struct dqn_dims &d = x.d;
 	const int first = blockIdx.x * CUDA_ENV_BLOCK, e = first + threadIdx.x, z = blockIdx.z;
+	const bool steps = threadIdx.x < CUDA_ENV_BLOCK && e < d.N;
 	struct dqn_clock *c = &x.clock[z];
+	int again = -1;
 
 	cuda_wait_before();
 	cuda_let_next();
+	if (steps)
+		bar[threadIdx.x] = x.t[(size_t)z * d.N + e];
+	__syncthreads();
 	if (threadIdx.x < CUDA_ENV_BLOCK) {
-		const double eps = epsilon(c);
 		double mine[CUDA_ENV_STATS] = {};
 
-		if (e == 0 && x.explores)
-			c->eps = eps;
-		if (e == 0 && d.n == 1) /* each stores exactly one */
-			c->fresh = d.N;
-		if (e < d.N) {
-			int32_t *to = x.action + ((size_t)z * d.N + e) * d.D, action[FH_BRANCH_MAX] = {};
+		if (steps) {
+			const size_t i = (size_t)z * d.N + e;
+			int32_t action[FH_BRANCH_MAX] = {};
+			struct part before = {};
+			struct outcome o;
+			struct view v;
 
+			look(v, x, e, bar[threadIdx.x]);
 #pragma unroll
 			for (int b = 0; b < FH_BRANCH_MAX; b++)
-				if (b < d.D) {
-					action[b] = to[b];
-					if (x.explores)
-						to[b] = action[b] = explored(c, eps, e * d.D + b, action[b], d.A[b]);
-				}
-			step_environment(x, e, action, mine);
-		}
+				action[b] = b < d.D ? x.action[i * d.D + b] : 0;
+			if (x.stores)
+				before = load_part(x.obs + i * FH_STATE_DIM + FH_MARKET_FEATURES);
+			const double eps = epsilon(c);
 #pragma unroll
-		for (int o = 16; o; o >>= 1)
+			for (int b = 0; b < FH_BRANCH_MAX; b++)
+				if (b < d.D && x.explores)
+					action[b] = explored(c, eps, e * d.D + b, action[b], d.A[b]);
+			step_environment(x, e, v, action, mine, o);
+			if (x.stores) {
+				store_own<T>(x, e, action, before, o.next, o.reward, o.done);
+				if (o.done)
+					again = o.again;
+				else
+					store_part_of(x.obs + i * FH_STATE_DIM + FH_MARKET_FEATURES, o.next);
+			} else {
+				hand_over(x, e, o);
+			}
+#pragma unroll
+			for (int b = 0; b < FH_BRANCH_MAX; b++)
+				if (b < d.D && x.explores)
+					x.action[i * d.D + b] = action[b];
+			if (e == 0 && x.explores)
+				c->eps = eps;
+			if (e == 0 && d.n == 1) /* each stores exactly one */
+				c->fresh = d.N;
+		}
+		/* a binary tree over the block's environments, see add_environments() in tree.cu */
+#pragma unroll
+		for (int o = 1; o < 32; o *= 2)
 #pragma unroll
 			for (int k = 0; k < CUDA_ENV_STATS; k++)
 				mine[k] += __shfl_xor_sync(0xffffffffu, mine[k], o);
@@ -154,18 +215,18 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 1) k_env(co
 #pragma unroll
 			for (int k = 0; k < CUDA_ENV_STATS; k++)
 				stat[threadIdx.x / 32][k] = mine[k];
+	} else if (x.stores) {
+		store_market<T>(x, first, bar, threadIdx.x - CUDA_ENV_BLOCK, ENV_THREADS - CUDA_ENV_BLOCK);
 	}
 	__syncthreads();
-	if (threadIdx.x < CUDA_ENV_STATS) {
-		double sum = 0.0;
-		for (int k = 0; k < CUDA_ENV_BLOCK / 32; k++)
-			sum += stat[k][threadIdx.x];
-		at(x.estat, x.estat_trial)[blockIdx.x * CUDA_ENV_STATS + threadIdx.x] = sum;
+	if (again >= 0) /* over what was copied for it */
+		observe_start(x, e, again);
+	if (threadIdx.x >= CUDA_ENV_BLOCK && threadIdx.x < CUDA_ENV_BLOCK + CUDA_ENV_STATS) {
+		const int k = threadIdx.x - CUDA_ENV_BLOCK;
+
+		static_assert(CUDA_ENV_BLOCK == 4 * 32, "the tree above the warps");
+		at(x.estat, x.estat_trial)[blockIdx.x * CUDA_ENV_STATS + k] = (stat[0][k] + stat[1][k]) + (stat[2][k] + stat[3][k]);
 	}
-	if (x.stores)
-		for (int i = threadIdx.x; i < CUDA_ENV_BLOCK * PARTS; i += ENV_THREADS)
-			if (first + i / PARTS < d.N)
-				store_part<T>(x, first + i / PARTS, first + i / PARTS, i % PARTS);
 }
 
 /* Greedy action, exploration, environment, and with n = 1 (where every environment stores exactly one transition) the
@@ -205,10 +266,14 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 		__syncwarp();
 		if (lane == 0) {
 			int32_t action[FH_BRANCH_MAX] = {};
+			struct outcome o;
+			struct view v;
 
+			look(v, x, e, x.t[(size_t)z * d.N + e]);
 			for (int b = 0; b < d.D; b++)
 				action[b] = x.action[((size_t)z * d.N + e) * d.D + b];
-			step_environment(x, e, action, mine);
+			step_environment(x, e, v, action, mine, o);
+			hand_over(x, e, o);
 		}
 		__syncwarp();
 		if (d.n == 1)
@@ -222,10 +287,11 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 			stat[warp][k] = mine[k];
 	__syncthreads();
 	if (threadIdx.x < CUDA_ENV_STATS) {
-		double sum = 0.0;
-		for (int k = 0; k < WARPS; k++)
-			sum += stat[k][threadIdx.x];
-		at(x.estat, x.estat_trial)[blockIdx.x * CUDA_ENV_STATS + threadIdx.x] = sum;
+		const int k = threadIdx.x;
+
+		static_assert(WARPS == 8, "the tree of k_env");
+		at(x.estat, x.estat_trial)[blockIdx.x * CUDA_ENV_STATS + k] = ((stat[0][k] + stat[1][k]) + (stat[2][k] + stat[3][k])) +
+		                                                              ((stat[4][k] + stat[5][k]) + (stat[6][k] + stat[7][k]));
 	}
 }
 
@@ -307,7 +373,7 @@ int cuda_dqn_env(struct exec *x, struct fh_status *st)
 
 int cuda_dqn_insert(struct exec *x, struct fh_status *st)
 {
-	return cuda_insert(cuda_of(x), cuda_tiles(cuda_of(x)->dims.N, CUDA_ENV_BLOCK), st);
+	return cuda_insert(cuda_of(x), CUDA_ENV_BLOCK, st);
 }
 
 /* Many environments: the greedy actions, one launch for exploring, stepping and storing with a thread an environment (their
@@ -331,7 +397,7 @@ static int collect_many(struct cuda_exec *c, struct collect_args &a, struct fh_s
 		else
 			CUDA_TRY(cuda_launch(c, k_store_parts<float>, grid, 32 * WARPS, 0, a));
 	}
-	return cuda_insert(c, cuda_tiles(d->N, CUDA_ENV_BLOCK), st);
+	return cuda_insert(c, CUDA_ENV_BLOCK, st);
 }
 
 /* A vector step as it is launched. Few environments: the policy's four layers, one kernel for all of acting with a warp an
@@ -354,5 +420,5 @@ int cuda_collect(struct cuda_exec *c, struct fh_status *st)
 	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? HEAD_DISPATCH(actions, d->NA, ACT_BF16) : HEAD_DISPATCH(actions, d->NA, ACT_F32));
 	if (d->n > 1)
 		rc = place_and_store(c, a, st);
-	return rc ? rc : cuda_insert(c, (int)grid.x, st);
+	return rc ? rc : cuda_insert(c, CUDA_ENV_FEW, st);
 }

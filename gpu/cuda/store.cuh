@@ -52,13 +52,19 @@ __device__ __forceinline__ void store_numbers(const struct collect_args &x, size
 	const struct dqn_dims &d = x.d;
 	const double gamma = x.clock[blockIdx.z].gamma;
 	double R = 0.0, g = 1.0;
+	uint8_t action[FH_BRANCH_MAX];
 
-	for (int b = 0; b < d.D; b++)
-		x.rp_a[to * d.D + b] = x.pend_a[(i * d.n + slot) * d.D + b];
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++) /* all before the first is stored: bytes may alias anything */
+		action[b] = b < d.D ? x.pend_a[(i * d.n + slot) * d.D + b] : 0;
 	for (int k = 0; k < steps; k++) {
 		R += g * (double)x.pend_r[i * d.n + (slot + k) % d.n];
 		g *= gamma;
 	}
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++)
+		if (b < d.D)
+			x.rp_a[to * d.D + b] = action[b];
 	x.rp_r[to] = (float)R;
 	x.rp_g[to] = done == 2 ? 0.f : (float)g;
 }
@@ -193,6 +199,78 @@ template <typename T> __device__ __forceinline__ void store_part(const struct co
 		env_features(&s, &cfg, x.tape->close[x.t[i]], 1.0, ENV_STEPS_OWN, fresh.v);
 		store_part_of(obs, fresh);
 	}
+}
+
+/* With n = 1 every environment stores one transition a step, in its own order, and nothing of it but the portfolio's part depends on
+ * what is done: these copy the market's parts of a block's environments while others step them. bar: where each stands.
+ * Two at a time: loads wait for loads, not for stores. */
+template <typename T> __device__ __forceinline__ void store_market(const struct collect_args &x, int first, const int32_t *bar, int thread, int threads)
+{
+	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES, MARKET = M / PART, AT_ONCE = 2 };
+	const int items = min(x.d.N - first, (int)CUDA_ENV_BLOCK) * MARKET;
+	const float *feature = x.tape->feature;
+	const int64_t stored = x.clock[blockIdx.z].stored, mask = x.d.C - 1;
+	const size_t env = (size_t)blockIdx.z * x.d.N + first, ring = (size_t)blockIdx.z * x.d.C;
+
+	for (int item = thread; item < items; item += AT_ONCE * threads) {
+		struct part before[AT_ONCE], after[AT_ONCE];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const int at = min(item + k * threads, items - 1), e = at / MARKET, col = at % MARKET * PART;
+
+			before[k] = load_part(x.obs + (env + e) * SD + col);
+			after[k] = load_part(feature + (size_t)(bar[e] + 1) * M + col);
+		}
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const int at = item + k * threads, e = at / MARKET, col = at % MARKET * PART;
+			const size_t leaf = ring + (size_t)((stored + first + e) & mask);
+
+			if (at >= items)
+				break;
+			store_part_of((T *)x.pend_s + (env + e) * SD + col, before[k]);
+			store_part_of((T *)x.rp_s + leaf * SD + col, before[k]);
+			store_part_of((T *)x.rp_s2 + leaf * SD + col, after[k]);
+			store_part_of(x.obs + (env + e) * SD + col, after[k]);
+		}
+	}
+}
+
+/* The rest of environment e's transition, by the thread that stepped it. before: the portfolio's part of its observation. */
+template <typename T>
+__device__ __forceinline__ void store_own(const struct collect_args &x, int e, const int32_t action[FH_BRANCH_MAX], const struct part &before,
+                                          const struct part &next, float reward, int done)
+{
+	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES };
+	const struct dqn_clock *c = &x.clock[blockIdx.z];
+	const size_t i = (size_t)blockIdx.z * x.d.N + e, leaf = (size_t)blockIdx.z * x.d.C + (size_t)((c->stored + e) & (x.d.C - 1));
+
+	store_part_of((T *)x.pend_s + i * SD + M, before);
+	store_part_of((T *)x.rp_s + leaf * SD + M, before);
+	store_part_of((T *)x.rp_s2 + leaf * SD + M, next);
+	x.rp_r[leaf] = (float)(0.0 + (double)reward);
+	x.rp_g[leaf] = done == 2 ? 0.f : (float)c->gamma;
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++)
+		if (b < x.d.D)
+			x.rp_a[leaf * x.d.D + b] = (uint8_t)action[b];
+}
+
+/* What environment e sees first after a restart at bar t: flat. By one thread. */
+__device__ __forceinline__ void observe_start(const struct collect_args &x, int e, int t)
+{
+	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES };
+	const struct env_config cfg = x.config[blockIdx.z];
+	float *obs = x.obs + ((size_t)blockIdx.z * x.d.N + e) * SD;
+	const float *feature = x.tape->feature + (size_t)t * M;
+	struct env_state s;
+	struct part fresh;
+
+	for (int col = 0; col < M; col += PART)
+		store_part_of(obs + col, load_part(feature + col));
+	env_start(&s, &cfg, t);
+	env_features(&s, &cfg, x.tape->close[t], 1.0, ENV_STEPS_OWN, fresh.v);
+	store_part_of(obs + M, fresh);
 }
 
 template <typename T> __global__ void __launch_bounds__(32 * WARPS) k_store(const __grid_constant__ struct collect_args x)

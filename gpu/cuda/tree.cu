@@ -80,8 +80,8 @@ __global__ void k_leaves(const __grid_constant__ struct update_args x)
 		write_leaf(x, j);
 }
 
-/* Leaves of a chunk. */
-__host__ __device__ inline int64_t chunk_of(int64_t C) { return C < CUDA_CHUNK ? C : (int64_t)CUDA_CHUNK; }
+/* Leaves of a chunk, a power of two as C is. */
+__host__ __device__ inline int chunk_of(int64_t C) { return C < CUDA_CHUNK ? (int)C : (int)CUDA_CHUNK; }
 
 struct rebuild_args {
 	float *tree;
@@ -94,127 +94,179 @@ struct rebuild_args {
 	double *acc;
 	const double *estat;
 	size_t estat_trial;
-	int estat_blocks;
-	struct dqn_dims d;
+	int estat_blocks, estat_envs; /* sums over so many environments each: CUDA_ENV_FEW or CUDA_ENV_BLOCK */
+	int N, C, log_chunk;     /* no division by numbers that are powers of two */
 };
+static_assert(ACC_EXITS - ACC_REWARD + 1 == CUDA_ENV_STATS, "the accumulators of a vector step are neighbours");
 
-__device__ void end_of_collect(const struct rebuild_args &x)
+enum { JOIN_THREADS = CUDA_CHUNK / 4, JOIN_WARPS = JOIN_THREADS / 32 };
+static_assert(JOIN_WARPS == 8 && (int)JOIN_WARPS == CUDA_ENV_STATS, "three levels above the warps', a warp a sum over environments");
+
+/* The nodes above `size` neighbours, a power of two of at most CUDA_CHUNK that begins at node `first`, by one block: every level goes into
+ * the tree. v: this thread's four of them. Two levels by the thread, five by its warp, three by the first warp: one barrier. A sum of two is
+ * the same from either side. */
+__device__ __forceinline__ void join_up(float *node, int first, int size, float4 v, float *warps)
 {
-	static const int slot[CUDA_ENV_STATS] = {ACC_REWARD, ACC_REWARD2, ACC_EPISODES, ACC_EPISODE_RETURN, ACC_EPISODE_STEPS, ACC_RUINS, ACC_FILLS, ACC_EXITS};
-	const int z = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
-	struct dqn_clock *c = &x.clock[z];
-	double *a = x.acc + (size_t)z * DQN_ACC_COUNT;
+	const int i = threadIdx.x, lane = i & 31;
+	const float left = v.x + v.y, right = v.z + v.w;
+	float up = left + right;
 
-	if (warp < CUDA_ENV_STATS) {
-		const double *e = (const double *)((const char *)x.estat + z * x.estat_trial);
-		double sum = 0.0;
-
-		for (int b = lane; b < x.estat_blocks; b += 32)
-			sum += e[(size_t)b * CUDA_ENV_STATS + warp];
-		for (int o = 16; o; o >>= 1)
-			sum += __shfl_xor_sync(0xffffffffu, sum, o);
-		if (lane == 0)
-			a[slot[warp]] += sum;
+	if (4 * i + 2 < size)
+		*(float2 *)(node + first / 2 + 2 * i) = make_float2(left, right);
+	else if (4 * i < size && size > 1)
+		node[first / 2 + 2 * i] = left;
+	if (4 * i + 2 < size)
+		node[first / 4 + i] = up;
+#pragma unroll
+	for (int k = 0; k < 5; k++) {
+		up += __shfl_xor_sync(0xffffffffu, up, 1 << k);
+		if (lane % (2 << k) == 0 && i >> (k + 1) < size >> (k + 3))
+			node[(first >> (k + 3)) + (i >> (k + 1))] = up;
 	}
-	if (threadIdx.x == 0) {
-		a[ACC_ENV_STEPS] += x.d.N;
-		a[ACC_EPS] = c->eps;
-		c->stored += c->fresh;
-		c->fresh = 0;
-		c->vector_step++;
+	if (lane == 0)
+		warps[i / 32] = up;
+	__syncthreads();
+	if (i >= 32)
+		return;
+	up = warps[lane % JOIN_WARPS];
+#pragma unroll
+	for (int k = 0; k < 3; k++) {
+		up += __shfl_xor_sync(0xffffffffu, up, 1 << k);
+		if (lane < JOIN_WARPS && lane % (2 << k) == 0 && lane >> (k + 1) < size >> (k + 8))
+			node[(first >> (k + 8)) + (lane >> (k + 1))] = up;
 	}
 }
 
-/* One block a chunk of leaves: its subtree in shared memory, every level written. The block that ends last joins the
- * chunks up to the root. Recomputed from the leaves: exact, whatever the order of blocks. */
-__global__ void __launch_bounds__(256) k_rebuild(const __grid_constant__ struct rebuild_args x)
+/* What the environments of a vector step add to the accumulators, a warp each: always a binary tree over CUDA_ENV_BLOCK of them, whoever
+ * began it, so a trial's sums are the same alone and among many. */
+__device__ __forceinline__ void add_environments(const struct rebuild_args &x)
 {
-	__shared__ float level[2 * CUDA_CHUNK];
+	const int z = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+	const double *e = (const double *)((const char *)x.estat + z * x.estat_trial) + warp;
+	double sum = 0.0;
+
+	if (x.estat_envs == CUDA_ENV_BLOCK) {
+		for (int b = lane; b < x.estat_blocks; b += 32)
+			sum += e[(size_t)b * CUDA_ENV_STATS];
+	} else { /* two blocks a round, 16 lanes each */
+		static_assert(CUDA_ENV_BLOCK == 16 * CUDA_ENV_FEW, "lanes of a block");
+#pragma unroll 2
+		for (int at = 0; at < x.estat_blocks; at += 32) {
+			double v = at + lane < x.estat_blocks ? e[(size_t)(at + lane) * CUDA_ENV_STATS] : 0.0;
+#pragma unroll
+			for (int o = 1; o < 16; o *= 2)
+				v += __shfl_xor_sync(0xffffffffu, v, o);
+			const double even = __shfl_sync(0xffffffffu, v, 0), odd = __shfl_sync(0xffffffffu, v, 16);
+
+			sum += lane == at / 16 % 32 ? even : lane == (at / 16 + 1) % 32 ? odd : 0.0;
+		}
+	}
+#pragma unroll
+	for (int o = 16; o; o >>= 1)
+		sum += __shfl_xor_sync(0xffffffffu, sum, o);
+	if (lane == 0)
+		x.acc[(size_t)z * DQN_ACC_COUNT + ACC_REWARD + warp] += sum;
+}
+
+/* One block a chunk of leaves, up to the chunk's root; the block that ends last goes on from there. Recomputed from the leaves: exact,
+ * whatever the order of blocks. */
+__global__ void __launch_bounds__(JOIN_THREADS) k_rebuild(const __grid_constant__ struct rebuild_args x)
+{
+	__shared__ float warps[JOIN_WARPS];
 	__shared__ unsigned last;
-	const int z = blockIdx.z;
-	const int64_t C = x.d.C, size = chunk_of(C), chunks = C / size;
+	const int z = blockIdx.z, C = x.C, size = 1 << x.log_chunk, chunks = C >> x.log_chunk, own = 4 * threadIdx.x;
 	struct dqn_clock *c = &x.clock[z];
 	float *node = x.tree + (size_t)z * 2 * C;
 
 	cuda_wait_before();
 	cuda_let_next();
-	const int64_t lo = x.insert ? c->stored & (C - 1) : 0, n = x.insert ? c->fresh : 0;
-	const int64_t touched = x.insert ? (lo % size + n + size - 1) / size : chunks;
+	const int lo = x.insert ? (int)(c->stored & (C - 1)) : 0, n = x.insert ? (int)c->fresh : 0;
+	const int touched = x.insert ? ((lo & (size - 1)) + n + size - 1) >> x.log_chunk : chunks;
 	const float largest = c->largest;
-	if ((int64_t)blockIdx.x < touched && (int64_t)blockIdx.x < chunks) {
-		const int64_t chunk = (lo / size + blockIdx.x) % chunks;
+	if ((int)blockIdx.x < min(touched, chunks)) {
+		const int first = (((lo >> x.log_chunk) + (int)blockIdx.x) & (chunks - 1)) * size, leaf = first + own;
+		float4 v = {};
 
-		for (int64_t i = threadIdx.x; i < size; i += 256) {
-			const int64_t leaf = chunk * size + i;
-
+		if (own < size) { /* chunks are at least 16 leaves */
+			v = *(const float4 *)(node + C + leaf);
 			if (x.winner)
-				((int32_t *)((char *)x.winner + z * x.winner_trial))[leaf] = -1;
-			if (((leaf - lo) & (C - 1)) < n)
-				level[size + i] = node[C + leaf] = largest;
-			else
-				level[size + i] = node[C + leaf];
+				*(int4 *)((int32_t *)((char *)x.winner + z * x.winner_trial) + leaf) = {-1, -1, -1, -1};
+			float *p = &v.x;
+			bool fresh = false;
+#pragma unroll
+			for (int k = 0; k < 4; k++)
+				if (((leaf + k - lo) & (C - 1)) < n)
+					p[k] = largest, fresh = true;
+			if (fresh)
+				*(float4 *)(node + C + leaf) = v;
 		}
-		for (int64_t width = size / 2; width >= 1; width /= 2) {
-			__syncthreads();
-			const int64_t base = (C / size + chunk) * width; /* nodes [base, base + width) of the tree */
-			for (int64_t i = threadIdx.x; i < width; i += 256)
-				node[base + i] = level[width + i] = level[2 * (width + i)] + level[2 * (width + i) + 1];
-		}
+		join_up(node, C + first, size, v, warps);
 	}
 	__threadfence();
 	__syncthreads();
 	if (threadIdx.x == 0)
 		last = atomicAdd((unsigned *)((char *)x.ticket + z * x.ticket_trial), 1u) == gridDim.x - 1;
+	if (x.insert && blockIdx.x == 0) /* these wait for nobody */
+		add_environments(x);
 	__syncthreads();
 	if (!last)
 		return;
 	__threadfence();
-	/* from the chunks up: the first levels of a very large tree through memory, the rest in shared memory */
-	int64_t top = chunks;
-	for (; top > CUDA_CHUNK; top /= 2) {
-		for (int64_t i = threadIdx.x; i < top / 2; i += 256)
-			node[top / 2 + i] = __ldcg(&node[top + 2 * i]) + __ldcg(&node[top + 2 * i + 1]);
-		__threadfence_block();
-		__syncthreads();
-	}
-	for (int64_t i = threadIdx.x; i < top; i += 256)
-		level[top + i] = __ldcg(&node[top + i]);
-	for (int64_t width = top / 2; width >= 1; width /= 2) {
-		__syncthreads();
-		for (int64_t i = threadIdx.x; i < width; i += 256)
-			node[width + i] = level[width + i] = level[2 * (width + i)] + level[2 * (width + i) + 1];
-	}
-	if (threadIdx.x == 0)
-		*(unsigned *)((char *)x.ticket + z * x.ticket_trial) = 0;
-	if (x.insert)
-		end_of_collect(x);
+	for (int width = chunks; width > 1; width /= CUDA_CHUNK) /* above a very large tree's chunks are chunks */
+		for (int first = width; first < 2 * width; first += CUDA_CHUNK) {
+			const float *from = node + first + own;
+			const int most = min(width, (int)CUDA_CHUNK);
+			float4 v = {};
+
+			__syncthreads(); /* what other threads left, in memory and in warps[] */
+			if (own + 2 < most)
+				v = __ldcg((const float4 *)from);
+			else if (own < most)
+				v.x = __ldcg(from), v.y = __ldcg(from + 1);
+			join_up(node, first, most, v, warps);
+		}
+	if (threadIdx.x)
+		return;
+	*(unsigned *)((char *)x.ticket + z * x.ticket_trial) = 0;
+	if (!x.insert)
+		return;
+	x.acc[(size_t)z * DQN_ACC_COUNT + ACC_ENV_STEPS] += x.N;
+	x.acc[(size_t)z * DQN_ACC_COUNT + ACC_EPS] = c->eps;
+	c->stored += n;
+	c->fresh = 0;
+	c->vector_step++;
 }
 
 } // namespace
 
-static struct rebuild_args rebuild_args_of(struct cuda_exec *c, int insert, int estat_blocks)
+/* estat_envs: 0 after new priorities. */
+static struct rebuild_args rebuild_args_of(struct cuda_exec *c, int estat_envs)
 {
 	struct rebuild_args a = {};
 
 	a.tree = cuda_tensor<float>(c, T_TREE);
 	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
 	a.ticket = cuda_at<unsigned>(c, &c->s.ticket), a.ticket_trial = c->s.ticket.stride;
-	if (!insert)
+	if (!estat_envs)
 		a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
-	a.insert = insert;
+	a.insert = estat_envs > 0;
 	a.acc = cuda_tensor<double>(c, T_ACCUM);
-	a.estat = cuda_at<double>(c, &c->s.estat), a.estat_trial = c->s.estat.stride, a.estat_blocks = estat_blocks;
-	a.d = c->dims;
+	a.estat = cuda_at<double>(c, &c->s.estat), a.estat_trial = c->s.estat.stride;
+	a.estat_envs = estat_envs, a.estat_blocks = estat_envs ? cuda_tiles(c->dims.N, estat_envs) : 0;
+	a.N = c->dims.N, a.C = (int)c->dims.C;
+	while (1 << a.log_chunk < chunk_of(a.C))
+		a.log_chunk++;
 	return a;
 }
 
 /* Leaves of the transitions that ENV stored, the nodes above them, accumulators and counters of the vector step. */
-int cuda_insert(struct cuda_exec *c, int estat_blocks, struct fh_status *st)
+int cuda_insert(struct cuda_exec *c, int estat_envs, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
 	const int64_t size = chunk_of(d->C), chunks = d->C / size, most = ((int64_t)d->N * d->n + size - 1) / size + 1;
 
-	CUDA_TRY(cuda_launch(c, k_rebuild, dim3((unsigned)(most < chunks ? most : chunks), 1, d->P), 256, 0, rebuild_args_of(c, 1, estat_blocks)));
+	CUDA_TRY(cuda_launch(c, k_rebuild, dim3((unsigned)(most < chunks ? most : chunks), 1, d->P), JOIN_THREADS, 0,
+	                     rebuild_args_of(c, estat_envs)));
 	return 0;
 }
 
@@ -240,7 +292,7 @@ int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st
 	}
 	CUDA_TRY(cuda_launch_plain(stream, k_claim, dim3(blocks, 1, d->P), 256, 0, a));
 	CUDA_TRY(cuda_launch_plain(stream, k_leaves, dim3(blocks, 1, d->P), 256, 0, a));
-	CUDA_TRY(cuda_launch_plain(stream, k_rebuild, dim3((unsigned)(d->C / chunk_of(d->C)), 1, d->P), 256, 0, rebuild_args_of(c, 0, 0)));
+	CUDA_TRY(cuda_launch_plain(stream, k_rebuild, dim3((unsigned)(d->C / chunk_of(d->C)), 1, d->P), JOIN_THREADS, 0, rebuild_args_of(c, 0)));
 	return 0;
 }
 

@@ -40,21 +40,26 @@ static void learn(struct rig *r, int steps, int at_once)
 static const int learnt[] = {T_PARAM, T_TARGET, T_M, T_V, T_GRAD, T_TREE, T_CLOCK, T_ACCUM, T_INDEX, T_WEIGHT, T_ERROR, T_CE};
 
 /* Trial p of a against trial q of b. */
-static void same(struct rig *a, int p, struct rig *b, int q, const char *what)
+static void same_tensors(struct rig *a, int p, struct rig *b, int q, const int *list, unsigned n, const char *what)
 {
-	for (unsigned i = 0; i < sizeof learnt / sizeof learnt[0]; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		struct rig *r = a;
-		const struct plan_tensor *t = &a->plan[1].tensor[learnt[i]];
+		const struct plan_tensor *t = &a->plan[1].tensor[list[i]];
 		unsigned char *x = malloc(t->stride), *y = malloc(t->stride);
 
-		RIG_OK(a->x[1]->backend->read(a->x[1], learnt[i], (size_t)p * t->stride, x, t->stride, &r->st));
+		RIG_OK(a->x[1]->backend->read(a->x[1], list[i], (size_t)p * t->stride, x, t->stride, &r->st));
 		r = b;
-		RIG_OK(b->x[1]->backend->read(b->x[1], learnt[i], (size_t)q * t->stride, y, t->stride, &r->st));
+		RIG_OK(b->x[1]->backend->read(b->x[1], list[i], (size_t)q * t->stride, y, t->stride, &r->st));
 		if (memcmp(x, y, t->stride) != 0)
 			fail_msg("%s: %s differs", what, t->name);
 		free(x);
 		free(y);
 	}
+}
+
+static void same(struct rig *a, int p, struct rig *b, int q, const char *what)
+{
+	same_tensors(a, p, b, q, learnt, sizeof learnt / sizeof learnt[0], what);
 }
 
 static void fused_is_staged(void **state)
@@ -77,8 +82,8 @@ static void fused_is_staged(void **state)
 		}
 }
 
-/* Collecting and learning in one graph against the stages one by one. Sums over environments are cut differently there,
- * so the accumulators agree to rounding, everything else bit for bit. */
+/* Collecting and learning in one graph against the stages one by one, bit for bit, accumulators too: sums over environments are one tree,
+ * whether a block steps 8 of them or 128. */
 static void chunk_is_staged(void **state)
 {
 	static const struct env_config cfg = {.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = 1,
@@ -114,14 +119,48 @@ static void chunk_is_staged(void **state)
 			rig_fetch(r, t);
 			r = &rigs[0];
 			memcpy(r->x[0]->tensor[t], rigs[1].x[0]->tensor[t], r->plan[0].tensor[t].bytes);
-			if (t == T_ACCUM)
-				rig_within(r, t, 1e-12);
-			else
-				rig_equal(r, t);
+			rig_equal(r, t);
 		}
 		rig_free(&rigs[0]);
 		rig_free(&rigs[1]);
 	}
+}
+
+/* A trial that collects, alone and among so many that others step their environments by other kernels. */
+static void collects_alone(void **state)
+{
+	static const struct env_config cfg = {.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = 1,
+		.initial_cash = 5000, .reward_scale = 3, .pt = 1, .sl = 0.75, .ruin_fraction = 0.5, .episode_length = 40, .horizon = 12};
+	enum { N = 300, P = 7, TRIAL = 5 };
+	struct rig rigs[2], *r;
+	struct rig_shape s = shapes[1];
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	s.N = N, s.C = 4096;
+	for (int i = 0; i < 2; i++) {
+		static const struct run steps = {DQN_PHASE_COLLECT, 6};
+
+		r = &rigs[i];
+		s.P = i ? 1 : P;
+		make(r, &s, FH_PRECISION_BF16, 0);
+		struct market *m = rig_market(r, 3000, 0.01);
+		rig_environments(r, m, &cfg, 0.3);
+		if (i == 0)
+			rig_send(r);
+		for (int t = 0; i == 1 && t < DQN_TENSORS; t++) /* the trial's own start */
+			if (rig_shared(t))
+				RIG_OK(r->x[1]->backend->write(r->x[1], t, 0, rig_host(&rigs[0], t, TRIAL), r->plan[1].tensor[t].bytes, &r->st));
+		RIG_OK(r->x[1]->backend->run(r->x[1], &steps, 1, &r->st));
+		RIG_OK(r->x[1]->backend->run(r->x[1], &steps, 1, &r->st));
+		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+		market_unref(m);
+	}
+	static const int kept[] = {T_ACCUM, T_CLOCK, T_TREE, T_RP_S, T_RP_S2, T_RP_A, T_RP_R, T_RP_G, T_ENV_CASH, T_ENV_RETURN, T_ENV_T, T_OBS, T_ACTION};
+	same_tensors(&rigs[1], 0, &rigs[0], TRIAL, kept, sizeof kept / sizeof kept[0], "a trial that collects alone and among others");
+	rig_free(&rigs[0]);
+	rig_free(&rigs[1]);
 }
 
 static void repeats(void **state)
@@ -206,6 +245,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fused_is_staged),
 		cmocka_unit_test(chunk_is_staged),
+		cmocka_unit_test(collects_alone),
 		cmocka_unit_test(repeats),
 		cmocka_unit_test(trial_alone),
 		cmocka_unit_test(fused_skips),
