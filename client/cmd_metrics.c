@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "client/job_ref.h"
+#include "client/metric_list.h"
 #include "client/output.h"
 #include "client/table.h"
 #include "client/tfevents.h"
@@ -166,6 +167,12 @@ static int run_metrics(struct ctx *c)
 	int64_t since = 0, limit = c->output == OUT_JSON || c->output == OUT_YAML ? DOCUMENT_MAX : LIMIT_MAX;
 	int rc = opt_int(c, "since", 0, INT64_MAX, &since, &st), code = EXIT_DONE;
 
+	if (rc == 0 && opt_flag(c, "list")) {
+		metric_list(c);
+		return EXIT_DONE;
+	}
+	if (rc == 0 && !c->argc)
+		rc = fh_fail(&st, FH_INVALID, "JOB is missing (or --list: what the metrics mean)");
 	if (rc == 0)
 		rc = opt_int(c, "limit", 1, LIMIT_MAX, &limit, &st);
 	if (rc == 0 && opt_flag(c, "follow") && c->output == OUT_YAML)
@@ -201,11 +208,12 @@ static const struct opt metrics_opts[] = {
 	{"since", 0, "N", "only samples with a sequence number above N"},
 	{"limit", 0, "N", "at most N samples"},
 	{"tensorboard", 0, "DIR", "write DIR/JOB/events.out.tfevents.… instead of printing; with -f as they come"},
+	{"list", 0, NULL, "print instead what every metric means; needs no job and no daemon"},
 	{NULL, 0, NULL, NULL},
 };
 
 const struct command cmds_metrics[] = {
-	{"metrics", GROUP_JOBS, "JOB", "print the reports and validations of a job",
+	{"metrics", GROUP_JOBS, "[JOB]", "print the reports and validations of a job",
 	 "  fhctl metrics trial-1 -f\n"
 	 "  fhctl metrics trial-1 -o csv > trial-1.csv\n"
 	 "  fhctl metrics trial-1 -f --tensorboard runs      (and: tensorboard --logdir runs)\n"
@@ -213,6 +221,6 @@ const struct command cmds_metrics[] = {
 	 "CSV has one column per metric; empty where a sample does not have it. With -f, json is one document per sample and\n"
 	 "--timeout is how long a daemon that went away is waited for (60 s unless given).\n"
 	 "Ctrl-C detaches (exit code 130); the line it prints goes on where it stopped, by --since.",
-	 metrics_opts, 1, 1, OUT_ALL | OUT_CSV, run_metrics},
+	 metrics_opts, 0, 1, OUT_ALL | OUT_CSV, run_metrics},
 	{.name = NULL},
 };

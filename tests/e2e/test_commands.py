@@ -297,6 +297,8 @@ def test_metrics_table_csv_json_and_since(daemon, client, market):
     seq = header.index("seq")
     after = daemon.ctl("metrics", "m1", "--since", "5", "-o", "csv").out.splitlines()
     assert min(int(line.split(",")[seq]) for line in after[1:]) > 5
+    named = [m["name"] for m in fh.ctl("metrics", "--list", "-o", "json").json()["metric"]]
+    assert after[0].endswith("policy," + ",".join(named)), "every column is explained"
     samples = daemon.ctl("metrics", "m1", "-o", "json").json()
     assert samples["sample"][0]["seq"] == "1"
 
