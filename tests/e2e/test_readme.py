@@ -10,8 +10,8 @@ import pytest
 import fh
 
 README = (fh.ROOT / "README.md").read_text()
-CLIENT = (fh.ROOT / "client" / "README.md").read_text()
-PAGES = ["README.md", "client/README.md", "daemon/README.md", "gpu/README.md", "gpu/cuda/README.md", "gpu/MATH.md", "gpu/INSTRUMENTS.md"]
+CLIENT = (fh.ROOT / "client" / "README.md").read_text() + (fh.ROOT / "client" / "DATA.md").read_text()
+PAGES = ["README.md", "client/README.md", "client/DATA.md", "daemon/README.md", "gpu/README.md", "gpu/cuda/README.md", "gpu/MATH.md", "gpu/INSTRUMENTS.md"]
 OTHERS = {"--now", "--python_out"}  # options of other programs
 
 
