@@ -126,7 +126,8 @@ int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act
 	c->act_first = first;
 	*trials = min(*trials, (int)CUDA_ACT_TRIALS);
 	c->act_trials = *trials;
-	*limits = {CUDA_ACT_ROWS, CUDA_ACT_LAYERS, CUDA_ACT_LEAST, NULL};
+	/* One launch for all layers takes a whole call in hardly more time than one row. */
+	*limits = {CUDA_ACT_ROWS, mlp_takes(c, 1, CUDA_ACT_ROWS, 1) ? CUDA_ACT_ROWS : CUDA_ACT_LAYERS, CUDA_ACT_LEAST, NULL};
 	return 0;
 }
 
