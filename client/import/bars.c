@@ -61,6 +61,12 @@ static int grow(struct bars *b, struct fh_status *st)
 	return 0;
 }
 
+/* Behind a refusal; a bar that is dropped is told of without it. */
+static const char *way_out(const struct bars *b)
+{
+	return b->on_bad_row == BAD_ROW_REFUSE ? "; --on-bad-row=drop|repair goes on without it or widens it" : "";
+}
+
 int bar_check(struct bars *b, struct bar *bar, struct fh_status *st)
 {
 	double top = bar->open > bar->close ? bar->open : bar->close;
@@ -77,10 +83,10 @@ int bar_check(struct bars *b, struct bar *bar, struct fh_status *st)
 		return 0;
 	}
 	if (bar->high < top)
-		return fh_fail(st, FH_INVALID, ":%lld: an impossible bar, high %.10g is below its %s %.10g", (long long)bar->line,
-			       bar->high, bar->open > bar->close ? "open" : "close", top);
-	return fh_fail(st, FH_INVALID, ":%lld: an impossible bar, low %.10g is above its %s %.10g", (long long)bar->line,
-		       bar->low, bar->open < bar->close ? "open" : "close", bottom);
+		return fh_fail(st, FH_INVALID, ":%lld: an impossible bar, high %.10g is below its %s %.10g%s", (long long)bar->line,
+			       bar->high, bar->open > bar->close ? "open" : "close", top, way_out(b));
+	return fh_fail(st, FH_INVALID, ":%lld: an impossible bar, low %.10g is above its %s %.10g%s", (long long)bar->line,
+		       bar->low, bar->open < bar->close ? "open" : "close", bottom, way_out(b));
 }
 
 static void put(struct bars *b, int64_t i, const struct bar *bar)

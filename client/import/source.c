@@ -134,9 +134,10 @@ int source_open(const char *path, const char *member, struct source **out, struc
 		free(s);
 		return fh_fail(st, code, "%s", strerror(errno));
 	}
-	if (fstat(s->fd, &sb) == 0 && S_ISREG(sb.st_mode))
+	int known = fstat(s->fd, &sb) == 0;
+	if (known && S_ISREG(sb.st_mode))
 		s->bytes = (uint64_t)sb.st_size;
-	int rc = open_kind(s, path, member, st);
+	int rc = known && S_ISDIR(sb.st_mode) ? fh_fail(st, FH_INVALID, "it is a folder, not a file") : open_kind(s, path, member, st);
 	if (rc)
 		source_close(s);
 	else

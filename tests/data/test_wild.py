@@ -106,7 +106,7 @@ REFUSED = {
     "twice": (H + "2024-10-27 02:30,1,2,1,2,5\n", ["--tz=Europe/Berlin"], [":2:", "--dst=first|second"]),
     "order": (H + "2024-01-03,1,2,1,2,5\n" + GOOD, [], [":3:", "line 2", "--sort"]),
     "conflict": (H + GOOD + "2024-01-02,1,2,1,2,6\n", [], [":3:", "line 2", "--on-duplicate"]),
-    "impossible": (H + "2024-01-02,1,0.5,0.5,0.5,5\n", [], [":2:", "high 0.5"]),
+    "impossible": (H + "2024-01-02,1,0.5,0.5,0.5,5\n", [], [":2:", "high 0.5", "--on-bad-row=drop|repair"]),
     "not repairable": (H + GOOD + "2024-01-03,1,nan,1,1,5\n", ["--on-bad-row=repair"], [":3:", "column 3"]),
 }
 
@@ -118,6 +118,17 @@ def test_refusals_say_where_and_why(read, tmp_path, name):
     path.write_text(text)
     got = read(path, *options)
     assert got.refused and all(w in got.refused for w in words) and not got.bars, got.refused
+
+
+def test_a_folder_is_no_file(read, tmp_path):
+    assert "it is a folder" in read(tmp_path).refused
+
+
+def test_what_is_told_of_a_dropped_bar_names_no_way_out(read, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text(H + "2024-01-01,1,2,1,2,5\n2024-01-02,1,0.5,0.5,0.5,5\n")
+    notes = " ".join(read(path, "--on-bad-row=drop").notes)
+    assert "bad rows dropped: 1" in notes and "high 0.5" in notes and "--on-bad-row" not in notes
 
 
 def test_clock_changes(read, tmp_path):
