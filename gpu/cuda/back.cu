@@ -7,6 +7,7 @@
  * copied to memory, for the weight gradients, while the next one runs. */
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/copy.cuh"
+#include "gpu/cuda/shared.cuh"
 
 namespace {
 
@@ -347,11 +348,8 @@ template <typename Team> void consider(const struct cuda_exec *c, const struct b
 int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared)
 {
 	struct choice best = {};
-	int most = 0;
 
-	if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) != cudaSuccess)
-		return 0;
-	*shared = (size_t)most;
+	*shared = cuda_shared_most(c);
 	consider<few>(c, x, *shared, &best);
 	consider<some>(c, x, *shared, &best);
 	consider<many_tight>(c, x, *shared, &best);
@@ -364,13 +362,12 @@ int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared
 
 template <typename Team> cudaError_t launch(struct cuda_exec *c, struct back_args *x)
 {
-	const size_t bytes = shared_bytes<Team>(x);
-	const cudaError_t e = cudaFuncSetAttribute(k_back<Team>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+	const cudaError_t e = cuda_allow_shared(c, k_back<Team>);
 
 	if (e != cudaSuccess)
 		return e;
 	x->tiles = cuda_tiles(x->rows, Team::ROWS);
-	return cuda_launch(c, k_back<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, bytes, *x);
+	return cuda_launch(c, k_back<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, shared_bytes<Team>(x), *x);
 }
 
 } // namespace

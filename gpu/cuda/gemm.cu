@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include "gpu/cuda/gemm.cuh"
 #include "gpu/cuda/ptx.cuh"
+#include "gpu/cuda/shared.cuh"
 
 namespace {
 
@@ -385,7 +386,7 @@ int launch_tiles(struct cuda_exec *c, const struct gemm_group *g, int slices, co
 	enum { BYTES = ring<T, BM, BN>::BYTES };
 	int resident = 0;
 
-	CUDA_TRY(cudaFuncSetAttribute(k_gemm_group<MODE, T, BM, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES));
+	CUDA_TRY(cuda_allow_shared(c, k_gemm_group<MODE, T, BM, BN>));
 	CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, k_gemm_group<MODE, T, BM, BN>, team<BN>::THREADS, BYTES));
 	const int tiles = g->tiles * g->trials, most = max(resident, 1) * c->multiprocessors;
 	const dim3 grid(tiles * slices > most ? (most + slices - 1) / slices : tiles, slices);

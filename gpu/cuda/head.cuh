@@ -119,6 +119,7 @@ __device__ __forceinline__ int head_greedy(const struct head_row<A, L> &r, int a
 }
 
 /* f(A, L): actions a branch has at most, atoms a lane owns. */
+static_assert(DQN_CUDA_ATOMS_MAX <= 8 * 32, "lanes of a warp own all atoms");
 #define HEAD_DISPATCH_ATOMS(a, atoms, f) \
 	((atoms) <= 32 ? f(a, 1) : (atoms) <= 64 ? f(a, 2) : (atoms) <= 128 ? f(a, 4) : f(a, 8))
 #define HEAD_DISPATCH(actions, atoms, f) \

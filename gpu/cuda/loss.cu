@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/loss.cuh"
+#include "gpu/cuda/shared.cuh"
 
 namespace {
 
@@ -249,8 +250,9 @@ template <typename T, int W, int S> __global__ void __launch_bounds__(32 * (FH_B
 template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
 {
 	const struct room<W, S> p(a.ldo, a.D);
+	const cudaError_t e = cuda_allow_shared(c, k_loss<T, W, S>); /* from about 250 atoms on */
 
-	return cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * (a.D + 1), p.floats * sizeof(float), a);
+	return e == cudaSuccess ? cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * (a.D + 1), p.floats * sizeof(float), a) : e;
 }
 
 /* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */

@@ -6,6 +6,7 @@
  * from tile to tile: the next tile is on its way while one leaves. */
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/copy.cuh"
+#include "gpu/cuda/shared.cuh"
 
 namespace {
 
@@ -263,7 +264,7 @@ void count_tiles(struct gemm_group *g, int tile)
 template <typename S> cudaError_t launch(struct cuda_exec *c, const struct gemm_group *g)
 {
 	const int most = 2 * c->multiprocessors, tiles = tiles_of(g);
-	const cudaError_t e = cudaFuncSetAttribute(k_weight<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES);
+	const cudaError_t e = cuda_allow_shared(c, k_weight<S>);
 
 	return e == cudaSuccess ? cuda_launch(c, k_weight<S>, dim3(tiles < most ? tiles : most), S::THREADS, S::BYTES, *g) : e;
 }
@@ -275,11 +276,10 @@ typedef shape<64> small;
 
 int weight_takes(struct cuda_exec *c, struct gemm_group *g)
 {
+	const size_t shared = cuda_shared_most(c);
 	const int rows = cuda_wide_asked();
-	int shared = 0;
 
-	if (c->dims.precision != FH_PRECISION_BF16 || c->sync || !cuda_wide(1) ||
-	    cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) != cudaSuccess || small::BYTES > shared)
+	if (c->dims.precision != FH_PRECISION_BF16 || c->sync || !cuda_wide(1) || small::BYTES > shared)
 		return 0;
 	g->trials = c->dims.P;
 	count_tiles(g, large::TILE);

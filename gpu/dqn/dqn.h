@@ -14,6 +14,7 @@
 #define DQN_EXPOSURES 5
 #define DQN_ORDERS 3
 #define DQN_URGENCIES 3
+#define DQN_CUDA_ATOMS_MAX 256 /* of a distribution on a GPU: a warp holds one in registers, eight numbers a lane */
 #define DQN_SKIP_LIMIT 10  /* skipped steps in a row that fail the job */
 #define DQN_LAYER_MAX (4 + 2 * FH_BRANCH_MAX)
 

@@ -1,4 +1,5 @@
 /* What the DQN adds to a job specification: sections net, learn, replay and collect. Pure data, any thread. */
+#include "gpu/dqn/dqn.h"
 #include "gpu/spec_keys.h"
 
 #include "proto/status.h"
@@ -71,6 +72,10 @@ static int check(const struct fh_spec *s, struct fh_status *st)
 	if (!(s->net.v_min < s->net.v_max))
 		return fh_fail_field(st, FH_INVALID, "net.v_min", "net.v_min is %g, it must be below net.v_max, which is %g",
 				     s->net.v_min, s->net.v_max);
+	if (s->run.device == FH_DEVICE_CUDA && s->net.atoms > DQN_CUDA_ATOMS_MAX)
+		return fh_fail_field(st, FH_INVALID, "net.atoms",
+				     "net.atoms is %lld, it must not be above %d where run.device is cuda (host takes any)",
+				     (long long)s->net.atoms, DQN_CUDA_ATOMS_MAX);
 	if (s->learn.warmup > capacity)
 		return fh_fail_field(st, FH_INVALID, "learn.warmup",
 				     "learn.warmup is %lld, it must not be above replay.capacity, which is %lld",

@@ -14,6 +14,7 @@ static const struct rig_shape shapes[] = {
 	{.B = 1070, .SD = 48, .H1 = 40, .H2 = 24, .VH = 16, .AH = 8, .NA = 21, .D = 2, .A = {3, 2}},
 	{.B = 40, .SD = 48, .H1 = 24, .H2 = 24, .VH = 16, .AH = 8, .NA = 51, .D = 3, .A = {5, 3, 3}, .loss = FH_LOSS_MSE},
 	{.B = 21, .SD = 48, .H1 = 24, .H2 = 24, .VH = 16, .AH = 8, .NA = 101, .D = 1, .A = {6}},
+	{.B = 3, .SD = 6, .H1 = 24, .H2 = 16, .VH = 8, .AH = 8, .NA = 256, .D = 3, .A = {5, 3, 3}}, /* the most atoms, and more than 48 KB for the loss */
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 

@@ -207,6 +207,12 @@ static void early(void)
 	}
 }
 
+static void two_sizes(void)
+{
+	for (int bytes : {64 << 10, 64 << 10, 80 << 10})
+		MUST(cudaFuncSetAttribute(k_sum, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess);
+}
+
 /* ---------------------------------------------------------------- */
 
 static const struct { const char *name, *words; /* NULL: it is right */ void (*act)(void); int natural; /* also in the natural order */ } cases[] = {
@@ -221,6 +227,7 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"dependent launch that does not wait", "without having waited", [] { wrong(k_never, true); }, 1},
 	{"the next let in too early", "before it has waited", [] { wrong(k_hurry, true); }, 1},
 	{"read in front of the wait", "read too early", early, 0},
+	{"shared memory by launch", "other threads rely on it", two_sizes, 1},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 

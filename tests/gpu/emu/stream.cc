@@ -160,6 +160,10 @@ cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute a, int valu
 		return emu_result(cudaSuccess);
 	if (value < 0 || (size_t)value > emu_device()->shared_optin)
 		return emu_result(cudaErrorInvalidValue);
+	/* One number of the process: a thread that has set it and not launched yet would find another's. */
+	const auto before = allowed.find(kernel);
+	if (before != allowed.end() && before->second != value)
+		emu_fail("a kernel may have %d bytes of shared memory and then %d: launches of other threads rely on it", before->second, value);
 	allowed[kernel] = value;
 	return emu_result(cudaSuccess);
 }
