@@ -58,6 +58,7 @@ static_assert(sizeof(struct mlp_args) <= 4096, "kernel arguments");
 /* A block: ROWS rows, a warp's share of them MI x 16 by NJ x 8 columns, a ring of STAGES. */
 template <int M, int N> struct shape {
 	enum { MI = M, NJ = N, WARPS_N = UNITS * UNIT / (NJ * 8), ROWS = THREADS / 32 / WARPS_N * MI * 16, STAGES = 4 };
+	static_assert((STAGES & (STAGES - 1)) == 0, "slots are counted with a mask");
 };
 
 /* Rows of a stage of the ring: four units, or the padded atoms of PICKS actions (in pairs of 8). */
@@ -91,43 +92,45 @@ __device__ __noinline__ void bring_odd(bf16 *to, const bf16 *g, int count)
 		to[e] = e < count ? g[e] : (bf16)0.f;
 }
 
-/* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns, `at` first, of every 64th row of
- * a stage; what does not change from step to step of a section (a chunk or, for actions, a head) is worked out once. */
+/* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns of every 64th row of a stage, zeros
+ * where there are no weights; what does not change from step to step of a section (a chunk or, for actions, a head) is
+ * worked out once. */
 template <int J> struct feed {
 	enum { ROWS = J ? 5 : 4 };
-	int tile, section, at, k;
-	unsigned rows;       /* bit i: its i-th row has weights; bit 8 + i: it has a place in the stage */
-	int row[ROWS];       /* where they begin, in elements from w */
+	int tile, section;
+	int left;            /* columns of the section from this stage on */
+	unsigned rows;       /* bit i: its i-th row has weights */
+	int row[ROWS];       /* where its 8 columns of them are, in elements from w */
 	const bf16 *w;
 };
+__device__ __forceinline__ int feed_column() { return threadIdx.x % 4 * 8; }
 
 template <int J> __device__ __forceinline__ void feed_section(struct feed<J> &f, const struct mlp_args &x)
 {
 	const int first = threadIdx.x / 4;
 
-	f.at = threadIdx.x % 4 * 8;
 	f.rows = 0;
 	if (J == 0 || f.section < x.chunks) {
 		const struct mlp_chunk &q = x.chunk[f.section];
 
-		f.k = q.k;
+		f.left = q.k;
 #pragma unroll
-		for (int u = 0; u < UNITS; u++) {
-			f.row[u] = q.unit[u].w + first * q.k;
-			f.rows |= (u < q.units ? 256u : 0u) << u | (first < q.unit[u].n ? 1u : 0u) << u;
+		for (int u = 0; u < UNITS; u++) { /* units that are not there have no columns */
+			f.row[u] = q.unit[u].w + first * q.k + feed_column();
+			f.rows |= (first < q.unit[u].n ? 1u : 0u) << u;
 		}
 		return;
 	}
 	enum { PER = J ? 8 * J : 8 };
 	const struct mlp_head &q = x.head[f.section - x.chunks];
 
-	f.k = q.k;
+	f.left = q.k;
 #pragma unroll
 	for (int i = 0; i < feed<J>::ROWS; i++) {
 		const int r = first + i * THREADS / 4, a = r / PER, atom = r % PER;
 
-		f.row[i] = q.w + (a * x.atoms + atom) * q.k;
-		f.rows |= (r < (q.actions * PER + 15) / 16 * 16 ? 256u : 0u) << i | (a < q.actions && atom < x.atoms ? 1u : 0u) << i;
+		f.row[i] = q.w + (a * x.atoms + atom) * q.k + feed_column();
+		f.rows |= (a < q.actions && atom < x.atoms ? 1u : 0u) << i;
 	}
 }
 
@@ -141,33 +144,37 @@ template <int J> __device__ __forceinline__ void feed_tile(struct feed<J> &f, co
 	feed_section<J>(f, x);
 }
 
-/* Asks for the next stage; always a group, so that waits count alike. */
-template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, const struct mlp_args &x, bf16 *to)
+/* Asks for the next stage, which comes to `slot`; always a group, so that waits count alike. place: of this thread's first 8 columns in
+ * the ring's first stage. */
+template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, const struct mlp_args &x, bf16 *ring, ptx_shared place, int slot)
 {
-	enum { FIRST = THREADS / 4 * BK };
+	enum { FIRST = THREADS / 4 * BK, MOST = stage<J>::MOST };
 
 	if (f.tile < x.tiles * x.trials) {
-		to += in_stage(threadIdx.x / 4, threadIdx.x % 4);
-		if (f.k % 8 == 0) {
-			const ptx_shared s = ptx_shared_at(to);
-			const unsigned rows = f.at < f.k ? f.rows : f.rows & ~255u;
+		if (f.left % 8 == 0) {
+			const ptx_shared s = place + slot * stage<J>::SIZE * (unsigned)sizeof(bf16);
+			const unsigned rows = feed_column() < f.left ? f.rows : 0;
 #pragma unroll
 			for (int i = 0; i < feed<J>::ROWS; i++)
-				if (rows >> i & 256)
-					ptx_copy16_if(s + i * FIRST * (int)sizeof(bf16), f.w + (f.row[i] + f.at), rows >> i & 1);
+				if (i < MOST / (THREADS / 4) || threadIdx.x / 4 + i * (THREADS / 4) < MOST)
+					ptx_copy16_if(s + i * FIRST * (int)sizeof(bf16), f.w + f.row[i], rows & 1u << i);
 		} else {
+			bf16 *to = ring + slot * stage<J>::SIZE + in_stage(threadIdx.x / 4, threadIdx.x % 4);
 #pragma unroll 1
 			for (int i = 0; i < feed<J>::ROWS; i++)
-				if (f.rows >> i & 256) {
+				if (threadIdx.x / 4 + i * (THREADS / 4) < MOST) {
 					int row = f.row[0];
 #pragma unroll
 					for (int u = 1; u < feed<J>::ROWS; u++)
 						row = i == u ? f.row[u] : row;
-					bring_odd(to + i * FIRST, f.w + (row + f.at), f.rows >> i & 1 ? left_of(f.k, f.at) : 0);
+					bring_odd(to + i * FIRST, f.w + row, f.rows & 1u << i ? left_of(f.left, feed_column()) : 0);
 				}
 		}
-		f.at += BK;
-		if (f.at / BK * BK >= f.k) {
+#pragma unroll
+		for (int i = 0; i < feed<J>::ROWS; i++)
+			f.row[i] += BK;
+		f.left -= BK;
+		if (f.left <= 0) {
 			if (++f.section == x.chunks + (J ? 1 + x.branches : 0))
 				feed_tile<J>(f, x, busy_tile(x, f.tile + gridDim.x));
 			else
@@ -211,22 +218,41 @@ __device__ __forceinline__ void load_states(const struct mlp_args &x, bf16 *act,
 		}
 }
 
-/* A warp's share of a step; a: its rows, b: its columns' weights. The order of gemm.cu: by 16 of k, upwards. */
-template <int MI, int NJ> __device__ __forceinline__ void multiply(float (&acc)[MI][NJ][4], const bf16 *a, int ld, const bf16 *b)
-{
-	const int lane = threadIdx.x & 31;
+/* An address that a register is worth. With actions there is none to spare. */
+template <int J> __device__ __forceinline__ ptx_shared keep(ptx_shared x) { return J ? x : ptx_keep(x); }
 
-	a += (size_t)(lane & 15) * ld + (lane >> 4) * 8;
-	const int at = in_stage((lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1);
+/* Where a lane reads the fragments of a step, in bytes. Worked out before the loops: the products of a step are few, and what stands
+ * between a barrier and the first of them all warps wait for. */
+struct reader {
+	ptx_shared rows, weights; /* a section's first step; the ring's first stage */
+	unsigned down;            /* from 16 rows to the next 16 */
+	int other;                /* from the first 16 of k to the other 16, in a stage */
+};
+template <int J> __device__ __forceinline__ struct reader reader_of(const bf16 *rows, int ld, const bf16 *stage)
+{
+	const int lane = threadIdx.x & 31, at = in_stage((lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1);
+
+	return {keep<J>(ptx_shared_at(rows + (lane & 15) * ld + (lane >> 4) * 8)), keep<J>(ptx_shared_at(stage + at)), 16u * ld * (unsigned)sizeof(bf16),
+	        ((at ^ 16) - at) * (int)sizeof(bf16)};
+}
+/* At its step from column k of a section on, with its weights in `slot`. */
+template <int J> __device__ __forceinline__ struct reader reader_at(struct reader r, int k, int slot)
+{
+	return {r.rows + k * (unsigned)sizeof(bf16), r.weights + slot * stage<J>::SIZE * (unsigned)sizeof(bf16), r.down, r.other};
+}
+
+/* A warp's share of a step. The order of gemm.cu: by 16 of k, upwards. */
+template <int MI, int NJ> __device__ __forceinline__ void multiply(float (&acc)[MI][NJ][4], const struct reader &r)
+{
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
 		unsigned fa[MI][4], fb[NJ / 2][4];
 #pragma unroll
 		for (int i = 0; i < MI; i++)
-			ptx_ldmatrix4(fa[i], a + i * 16 * ld + k);
+			ptx_ldmatrix4(fa[i], r.rows + i * r.down + k * (unsigned)sizeof(bf16));
 #pragma unroll
 		for (int j = 0; j < NJ / 2; j++)
-			ptx_ldmatrix4(fb[j], b + j * 16 * BK + (at ^ k));
+			ptx_ldmatrix4(fb[j], r.weights + (k ? r.other : 0) + j * 16 * BK * (unsigned)sizeof(bf16));
 #pragma unroll
 		for (int j = 0; j < NJ; j++)
 #pragma unroll
@@ -299,21 +325,21 @@ __device__ __forceinline__ void keep_rows(const struct mlp_args &x, const struct
 
 /* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head, `eights` of them in use. Weights
  * are read one pair of eights ahead. */
-template <int MOST> __device__ __forceinline__ void multiply_all(float (&acc)[MOST][4], const bf16 *a, const bf16 *b, int eights)
+template <int MOST> __device__ __forceinline__ void multiply_all(float (&acc)[MOST][4], const struct reader &r, int eights)
 {
 	enum { PAIRS = (MOST + 1) / 2 };
-	const int lane = threadIdx.x & 31, at = in_stage((lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1);
+	ptx_shared b = r.weights;
 #pragma unroll
-	for (int k = 0; k < BK; k += 16) {
+	for (int k = 0; k < BK; k += 16, b += r.other) {
 		unsigned fa[4], fb[2][4];
 
-		ptx_ldmatrix4(fa, a + k);
-		ptx_ldmatrix4(fb[0], b + (at ^ k));
+		ptx_ldmatrix4(fa, r.rows + k * (unsigned)sizeof(bf16));
+		ptx_ldmatrix4(fb[0], b);
 #pragma unroll
 		for (int j = 0; j < PAIRS; j++)
 			if (2 * j < eights) {
 				if (j + 1 < PAIRS)
-					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * BK + (at ^ k));
+					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * BK * (unsigned)sizeof(bf16));
 				ptx_mma_bf16(acc[2 * j], fa, fb[j & 1][0], fb[j & 1][1]);
 				if (2 * j + 1 < MOST)
 					ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
@@ -349,7 +375,7 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int a
 	 * loop over the branches, and runs out of registers. */
 	const int t = (threadIdx.x & 3) * 2 + (atoms & 0x8000);
 	const float share = 1.f / actions;
-	float base[J][2], best_q = 0.f;
+	float base[J][2], best_q = 0.f; /* V less the mean; -inf behind the last atom, which the exponent makes 0 */
 	int best = 0;
 
 #pragma unroll
@@ -361,7 +387,7 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int a
 			for (int a = 0; a < PICKS; a++)
 				if (a < actions)
 					sum += adv[a * J + j][c];
-			base[j][c] = fmaf(-sum, share, v[j * 8 + c]);
+			base[j][c] = j * 8 + t + c < atoms ? fmaf(-sum, share, v[j * 8 + c]) : -INFINITY;
 		}
 #pragma unroll
 	for (int a = 0; a < PICKS; a++) {
@@ -372,17 +398,16 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int a
 		for (int j = 0; j < J; j++)
 #pragma unroll
 			for (int c = 0; c < 2; c++)
-				top = j * 8 + t + c < atoms ? fmaxf(top, base[j][c] + adv[a * J + j][c]) : top;
+				top = fmaxf(top, base[j][c] + adv[a * J + j][c]);
 		const float shift = head_shift(head_maximum<4>(top));
 #pragma unroll
 		for (int j = 0; j < J; j++)
 #pragma unroll
 			for (int c = 0; c < 2; c++) {
-				const int i = j * 8 + t + c;
-				const float e = i < atoms ? head_exp(base[j][c] + adv[a * J + j][c], shift) : 0.f;
+				const float e = head_exp(base[j][c] + adv[a * J + j][c], shift);
 
 				sum[c][j & 3] += e;
-				z[c][j & 3] = fmaf(e, head_value(s, i), z[c][j & 3]);
+				z[c][j & 3] = fmaf(e, head_value(s, j * 8 + t + c), z[c][j & 3]);
 			}
 		float both[2][2]; /* by atom of the lane: sum, sum of z */
 #pragma unroll
@@ -412,6 +437,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 	bf16 *ring = (bf16 *)shared, *act = ring + STAGES * SIZE;
 	float *shared_bias = (float *)(act + ROWS * x.ld); /* of the chunk or head at work, as its rows lie in a stage */
 	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, wm = warp / Shape::WARPS_N * MI * 16, wn = warp % Shape::WARPS_N * NJ * 8;
+	const ptx_shared place = keep<J>(ptx_shared_at(ring + in_stage(threadIdx.x / 4, threadIdx.x % 4)));
 	struct feed<J> f = {};
 	int slot = 0;
 
@@ -423,7 +449,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 	feed_tile<J>(f, x, id);
 #pragma unroll 1
 	for (int i = 0; i < STAGES - 1; i++)
-		feed_next<J>(f, x, ring + i * SIZE);
+		feed_next<J>(f, x, ring, place, i);
 	if (!J) {
 		cuda_wait_before();
 		cuda_let_next();
@@ -436,13 +462,12 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 		ptx_copy_wait<STAGES - 2>();
 		__syncthreads();
 		if (ahead)
-			feed_next<J>(f, x, ring + (slot ? slot - 1 : STAGES - 1) * SIZE);
-		return ring + slot * SIZE;
+			feed_next<J>(f, x, ring, place, (slot - 1) & (STAGES - 1));
 	};
 	auto end_step = [&]() {
 		if (!ahead)
-			feed_next<J>(f, x, ring + (slot ? slot - 1 : STAGES - 1) * SIZE);
-		slot = slot + 1 == STAGES ? 0 : slot + 1;
+			feed_next<J>(f, x, ring, place, (slot - 1) & (STAGES - 1));
+		slot = (slot + 1) & (STAGES - 1);
 	};
 #pragma unroll 1
 	for (; id < x.tiles * x.trials; id = busy_tile(x, id + gridDim.x)) {
@@ -450,6 +475,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 		const struct mlp_pass &p = x.pass[at >= x.first_tile];
 		const int first = (at - (at >= x.first_tile ? x.first_tile : 0)) * ROWS, valid = min(ROWS, p.rows - first);
 		const float *bias = x.bias[p.target] + z * x.params;
+		const struct reader layers = reader_of<J>(act + wm * x.ld, x.ld, ring + wn * BK);
 
 		__syncthreads(); /* the hidden columns are free */
 		load_states(x, act, ROWS, z, p.x_row + first, valid);
@@ -459,39 +485,41 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 		for (int section = 0; section < x.chunks; section++) {
 			const struct mlp_chunk &q = x.chunk[section];
 			const struct mlp_unit &u = q.unit[wn / UNIT];
-			const bool mine = wn / UNIT < q.units;
+			const bool mine = wn / UNIT < q.units, out = !J && q.to == TO_OUT;
+			struct reader r = layers;
 			float acc[MI][NJ][4] = {}, b[NJ][2];
 
+			r.rows = keep<J>(r.rows + u.a * (unsigned)sizeof(bf16));
 #pragma unroll 1
 			for (int k = 0; k < q.k; k += BK) {
-				const bf16 *from = begin_step();
-
+				begin_step();
 				if (!J && k == 0 && section && x.chunk[section - 1].to != TO_OUT && p.keep > first)
 					keep_rows(x, x.chunk[section - 1], act, z, p.row + first, min(valid, p.keep - first));
 				float mine_bias = 0.f;
 				if (k == 0 && column < q.unit[threadIdx.x / UNIT].n)
 					mine_bias = bias[q.unit[threadIdx.x / UNIT].bias + column];
 				if (mine)
-					multiply<MI, NJ>(acc, act + wm * x.ld + u.a + k, x.ld, from + wn * BK);
+					multiply<MI, NJ>(acc, reader_at<J>(r, k, slot));
 				if (k == 0)
 					shared_bias[threadIdx.x] = mine_bias;
 				end_step();
 			}
-			if (q.to != TO_OUT || q.k <= BK)
+			if (!out || q.k <= BK)
 				__syncthreads(); /* nobody reads any more what is written now, and biases are there */
 			if (mine)
 				load_bias<NJ>(b, shared_bias + wn);
-			if (q.to != TO_OUT) {
+			if (!out) {
 				if (mine)
 					keep_hidden<MI, NJ>(acc, b, act + wm * x.ld + u.c + wn % UNIT, x.ld);
 			} else if (mine) {
-				float *out = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first + wm) * x.ldo + u.g + wn % UNIT;
+				float *to = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first + wm) * x.ldo + u.g + wn % UNIT;
 
-				write_out<MI, NJ>(acc, b, out, x.ldo, valid - wm, u.g_n - wn % UNIT);
+				write_out<MI, NJ>(acc, b, to, x.ldo, valid - wm, u.g_n - wn % UNIT);
 			}
 		}
 		if constexpr (J > 0) {
 			const struct head_support s = head_support_of(&x.clock[z], x.atoms);
+			const struct reader heads = reader_of<J>(act + warp * 16 * x.ld, x.ld, ring);
 			const bool mine = warp * 16 < ROWS;
 			/* V of this lane's rows and atoms, where the value head's hidden columns were */
 			float *v = (float *)(act + (warp * 16 + lane / 4) * x.ld + x.head[0].a) + (lane & 3) * 2;
@@ -500,12 +528,10 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 			for (int h = 0; h <= x.branches; h++) {
 				const struct mlp_head &q = x.head[h];
 				float acc[PICKS * J][4] = {};
-				const bf16 *a = act + (warp * 16 + (lane & 15)) * x.ld + q.a + (lane >> 4) * 8;
 
 #pragma unroll 1
 				for (int k = 0; k < q.k; k += BK) {
-					const bf16 *b = begin_step();
-
+					begin_step();
 					float mine_bias[2] = {};
 #pragma unroll
 					for (int i = 0; i < 2; i++) {
@@ -515,7 +541,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 							mine_bias[i] = bias[q.bias + action * x.atoms + atom];
 					}
 					if (mine)
-						multiply_all<PICKS * J>(acc, a + k, b, q.actions * J);
+						multiply_all<PICKS * J>(acc, reader_at<J>(heads, q.a + k, slot), q.actions * J);
 					if (k == 0) {
 						shared_bias[threadIdx.x] = mine_bias[0];
 						if (threadIdx.x + THREADS < PICKS * J * 8)

@@ -19,15 +19,15 @@ __device__ __forceinline__ ptx_shared ptx_shared_at(const void *p) { return (uns
 
 /* ---------------------------------------------------------------- copies that do not wait */
 /* 16 bytes to shared memory of which the first `valid` come from g, the rest are zeros. A thread's copies since its last
- * commit are a group; copy_wait<N> waits until all but its N last groups are there, a barrier shows them to others. */
+ * commit are a group; ptx_copy_wait<N> waits until all but its N last groups are there, a barrier shows them to others. */
 __device__ __forceinline__ void ptx_copy16(ptx_shared s, const void *g, int valid)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s), "l"(g), "r"(valid));
 }
-/* 16 bytes from g, or zeros; fewer instructions than a number of valid bytes. */
-__device__ __forceinline__ void ptx_copy16_if(ptx_shared s, const void *g, bool in)
+/* 16 bytes from g, zeros where `in` is 0; fewer instructions than a number of valid bytes. */
+__device__ __forceinline__ void ptx_copy16_if(ptx_shared s, const void *g, unsigned in)
 {
-	asm volatile("{\n\t.reg .pred p;\n\tsetp.eq.u32 p, %2, 0;\n\tcp.async.cg.shared.global [%0], [%1], 16, p;\n\t}" ::"r"(s), "l"(g), "r"((unsigned)in));
+	asm volatile("{\n\t.reg .pred p;\n\tsetp.eq.u32 p, %2, 0;\n\tcp.async.cg.shared.global [%0], [%1], 16, p;\n\t}" ::"r"(s), "l"(g), "r"(in));
 }
 __device__ __forceinline__ void ptx_copy_commit() { asm volatile("cp.async.commit_group;"); }
 template <int N> __device__ __forceinline__ void ptx_copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N)); }
@@ -35,18 +35,18 @@ template <int N> __device__ __forceinline__ void ptx_copy_wait() { asm volatile(
 /* ---------------------------------------------------------------- fragments and products of a warp */
 /* Four 8 x 8 matrices of 16-bit elements: lane l names row l % 8 of matrix l / 8, and gets of matrix i in r[i] the
  * elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4; t: of each matrix transposed. */
-__device__ __forceinline__ void ptx_ldmatrix4(unsigned r[4], const void *p)
+__device__ __forceinline__ void ptx_ldmatrix4(unsigned r[4], ptx_shared a)
 {
-	unsigned a = ptx_shared_at(p);
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
 	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
 }
-__device__ __forceinline__ void ptx_ldmatrix4t(unsigned r[4], const void *p)
+__device__ __forceinline__ void ptx_ldmatrix4t(unsigned r[4], ptx_shared a)
 {
-	unsigned a = ptx_shared_at(p);
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
 	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
 }
+__device__ __forceinline__ void ptx_ldmatrix4(unsigned r[4], const void *p) { ptx_ldmatrix4(r, ptx_shared_at(p)); }
+__device__ __forceinline__ void ptx_ldmatrix4t(unsigned r[4], const void *p) { ptx_ldmatrix4t(r, ptx_shared_at(p)); }
 /* c += a b: a 16 x 16, b 16 x 8. */
 __device__ __forceinline__ void ptx_mma_bf16(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
 {
@@ -104,6 +104,9 @@ __device__ __forceinline__ float ptx_saturate(float x)
 	asm("cvt.sat.f32.f32 %0, %1;" : "=f"(r) : "f"(x));
 	return r;
 }
+/* x, which stays in a register from here on: the assembler works addresses out again wherever they are wanted, as it cannot what came
+ * out of an exchange between lanes. */
+__device__ __forceinline__ unsigned ptx_keep(unsigned x) { return __shfl_sync(0xffffffffu, x, threadIdx.x & 31); }
 /* The largest integer over the warp, in all lanes. */
 __device__ __forceinline__ int ptx_warp_max(int x) { return __reduce_max_sync(0xffffffffu, x); }
 

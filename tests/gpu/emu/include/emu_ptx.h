@@ -15,7 +15,7 @@ void emu_copy16(void *to, const void *from, int valid);
 void emu_copy_commit(void);
 void emu_copy_wait(int but);
 static inline void ptx_copy16(ptx_shared s, const void *g, int valid) { emu_copy16((void *)s, g, valid); }
-static inline void ptx_copy16_if(ptx_shared s, const void *g, bool in) { ptx_copy16(s, g, in ? 16 : 0); }
+static inline void ptx_copy16_if(ptx_shared s, const void *g, unsigned in) { ptx_copy16(s, g, in ? 16 : 0); }
 static inline void ptx_copy_commit() { emu_copy_commit(); }
 template <int N> static inline void ptx_copy_wait() { emu_copy_wait(N); }
 
@@ -28,12 +28,14 @@ static inline void ptx_ldmatrix4(unsigned r[4], const void *p, int line = __buil
 
 	emu_warp("ldmatrix", line, 0xffffffffu, &a, emu_ldmatrix4_op);
 }
+static inline void ptx_ldmatrix4(unsigned r[4], ptx_shared s, int line = __builtin_LINE()) { ptx_ldmatrix4(r, (const void *)s, line); }
 static inline void ptx_ldmatrix4t(unsigned r[4], const void *p, int line = __builtin_LINE())
 {
 	struct emu_ldmatrix a = {p, r};
 
 	emu_warp("ldmatrix.trans", line, 0xffffffffu, &a, emu_ldmatrix4t_op);
 }
+static inline void ptx_ldmatrix4t(unsigned r[4], ptx_shared s, int line = __builtin_LINE()) { ptx_ldmatrix4t(r, (const void *)s, line); }
 
 struct emu_mma { float *c; const unsigned *a; unsigned b[2]; };
 void emu_mma_bf16_op(void *const arg[32], unsigned mask);
@@ -64,6 +66,7 @@ static inline float ptx_exp2(float x) { return emu_ftz(exp2f(emu_ftz(x))); }
 static inline float ptx_log2(float x) { return log2f(emu_ftz(x)); }
 static inline float ptx_reciprocal(float x) { return emu_ftz(1.f / emu_ftz(x)); }
 static inline float ptx_saturate(float x) { return x > 0.f ? x < 1.f ? x : 1.f : 0.f; }
+static inline ptx_shared ptx_keep(ptx_shared x) { return x; }
 void emu_max_op(void *const arg[32], unsigned mask);
 static inline int ptx_warp_max(int x, int line = __builtin_LINE())
 {
