@@ -18,12 +18,10 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_norm(const double *part, s
 		cuda_guard(&clock[z], norm, loss / B);
 }
 
-__device__ __forceinline__ void store4(__nv_bfloat16 *p, float4 v)
-{
-	__nv_bfloat162 lo = __floats2bfloat162_rn(v.x, v.y), hi = __floats2bfloat162_rn(v.z, v.w);
-	uint2 u = {*(unsigned *)&lo, *(unsigned *)&hi};
-	*(uint2 *)p = u;
-}
+/* A block takes so many parameters at a time; so many blocks a multiprocessor are enough: each has 20 KB of loads under way, and 4 TB/s
+ * want 15 KB a multiprocessor. */
+enum { ADAM_CHUNK = 4 * CUDA_SUM_THREADS, ADAM_BLOCKS = 4 };
+
 
 struct adam_args {
 	float *param, *target, *m, *v;
@@ -36,47 +34,91 @@ struct adam_args {
 	int64_t params;
 };
 
-/* Four parameters a thread. Every block finds the norm by itself: it needs no launch of its own. */
-__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_adam(const __grid_constant__ struct adam_args x)
+/* Four parameters of each buffer. STREAM: they will not be there any more when the next step wants them, so they go first when L2 needs room,
+ * and the gradient, which was written just now, stays.
+ * Vectors are taken apart by name and put together where they are stored: elsewise the compiler stores numbers one by one, a quarter of
+ * each sector at a time. */
+struct four { float p[4], t[4], m[4], v[4], g[4]; };
+template <bool STREAM> __device__ __forceinline__ void load4(float (&to)[4], const float *from)
+{
+	const float4 v = STREAM ? __ldcs((const float4 *)from) : *(const float4 *)from;
+
+	to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+template <bool STREAM> __device__ __forceinline__ void store4(float *to, const float (&v)[4])
+{
+	if (STREAM)
+		__stcs((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
+	else
+		__stwb((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
+}
+__device__ __forceinline__ void narrow4(__nv_bfloat16 *to, const float (&v)[4])
+{
+	const __nv_bfloat162 lo = __floats2bfloat162_rn(v[0], v[1]), hi = __floats2bfloat162_rn(v[2], v[3]);
+
+	__stwb((uint2 *)to, make_uint2(*(const unsigned *)&lo, *(const unsigned *)&hi));
+}
+
+template <bool STREAM> __device__ __forceinline__ void load_own(struct four &x, const struct adam_args &a, int64_t at)
+{
+	load4<STREAM>(x.p, a.param + at), load4<STREAM>(x.t, a.target + at);
+	load4<STREAM>(x.m, a.m + at), load4<STREAM>(x.v, a.v + at);
+}
+
+/* What fuses is said: both kernels below, and whatever comes, must have the same bits. */
+__device__ __forceinline__ void update(struct four &x, const struct cuda_step &s, float scale)
+{
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const float g = __fmul_rn(x.g[k], scale);
+
+		x.m[k] = fmaf(x.m[k], 0.9f, __fmul_rn(g, 0.1f));
+		x.v[k] = fmaf(g, __fmul_rn(g, 0.001f), __fmul_rn(x.v[k], 0.999f));
+		const float step = __fmul_rn(s.lr, __fmul_rn(x.m[k], s.scale1)) / (sqrtf(__fmul_rn(x.v[k], s.scale2)) + 1e-8f);
+		x.p[k] = x.p[k] - fmaf(s.decay, x.p[k], step);
+		if (!s.hard)
+			x.t[k] = fmaf(s.tau, x.p[k] - x.t[k], x.t[k]);
+		else if (s.copy)
+			x.t[k] = x.p[k];
+	}
+}
+
+/* Each block goes through every gridDim.x-th thousand of a trial's parameters, four a thread, and finds the norm by itself before: it
+ * needs no launch of its own, and nobody waits for another block. */
+template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __grid_constant__ struct adam_args x)
 {
 	__shared__ double shared[CUDA_SUM_THREADS / 32];
 	const int z = blockIdx.z;
-	const int64_t i = ((int64_t)blockIdx.x * CUDA_SUM_THREADS + threadIdx.x) * 4, at = z * x.params + i;
-	const bool in = i < x.params;
+	const int64_t end = (z + 1) * x.params;
+	int64_t at = z * x.params + ((int64_t)blockIdx.x * CUDA_SUM_THREADS + threadIdx.x) * 4;
 	const struct cuda_step s = *(const struct cuda_step *)((const char *)x.step + z * x.step_trial);
-	float4 p4 = {}, t4 = {}, m4 = {}, v4 = {}, g4 = {};
+	struct four now = {};
 
-	if (in) { /* not written by the backward pass: ask for them before it is complete */
-		p4 = *(const float4 *)(x.param + at), t4 = *(const float4 *)(x.target + at);
-		m4 = *(const float4 *)(x.m + at), v4 = *(const float4 *)(x.v + at);
-	}
+	if (at < end) /* not written by the backward pass: ask for them before it is complete */
+		load_own<STREAM>(now, x, at);
 	cuda_wait_before();
-	if (in)
-		g4 = *(const float4 *)(x.grad + at);
+	if (at < end)
+		load4<false>(now.g, x.grad + at);
 	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
-	if (s.stuck || !isfinite(norm) || !in)
+	if (s.stuck || !isfinite(norm))
 		return;
 	const float scale = cuda_grad_scale(norm, s.max_grad_norm);
-	float *p = &p4.x, *t = &t4.x, *m = &m4.x, *v = &v4.x;
-	const float *g = &g4.x;
-#pragma unroll
-	for (int k = 0; k < 4; k++) {
-		const float gk = g[k] * scale;
-		m[k] = 0.9f * m[k] + 0.1f * gk;
-		v[k] = 0.999f * v[k] + 0.001f * gk * gk;
-		p[k] -= s.lr * (m[k] * s.scale1) / (sqrtf(v[k] * s.scale2) + 1e-8f) + s.decay * p[k];
-		if (!s.hard)
-			t[k] += s.tau * (p[k] - t[k]);
-		else if (s.copy)
-			t[k] = p[k];
-	}
-	*(float4 *)(x.param + at) = p4;
-	*(float4 *)(x.target + at) = t4;
-	*(float4 *)(x.m + at) = m4;
-	*(float4 *)(x.v + at) = v4;
-	if (x.param_lp) {
-		store4(x.param_lp + at, p4);
-		store4(x.target_lp + at, t4);
+#pragma unroll 1
+	while (at < end) {
+		update(now, s, scale);
+		store4<STREAM>(x.param + at, now.p);
+		store4<STREAM>(x.target + at, now.t);
+		store4<STREAM>(x.m + at, now.m);
+		store4<STREAM>(x.v + at, now.v);
+		if (x.param_lp) {
+			narrow4(x.param_lp + at, now.p);
+			narrow4(x.target_lp + at, now.t);
+		}
+		at += (int64_t)gridDim.x * ADAM_CHUNK;
+		if (at < end) {
+			load_own<STREAM>(now, x, at);
+			load4<false>(now.g, x.grad + at);
+		}
 	}
 }
 
@@ -92,12 +134,24 @@ int cuda_dqn_norm(struct exec *x, struct fh_status *st)
 	return 0;
 }
 
+/* Blocks of a trial: all that the device holds at once, if there are so many, and each as many rounds. More trials than that: 16 rounds, so
+ * that those who come late do not leave the device half empty. */
+static unsigned adam_blocks(const struct cuda_exec *c)
+{
+	const int64_t chunks = (c->dims.params + ADAM_CHUNK - 1) / ADAM_CHUNK, room = ADAM_BLOCKS * c->multiprocessors / c->dims.P;
+	const int64_t rounds = room ? (chunks + room - 1) / room : 16;
+
+	return (unsigned)((chunks + rounds - 1) / rounds);
+}
+
 int cuda_dqn_adam(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 	const bool low = d->precision == FH_PRECISION_BF16;
+	const dim3 grid(adam_blocks(c), 1, d->P);
 	struct adam_args a = {};
+	int cache = 0;
 
 	a.param = cuda_tensor<float>(c, T_PARAM), a.target = cuda_tensor<float>(c, T_TARGET);
 	a.m = cuda_tensor<float>(c, T_M), a.v = cuda_tensor<float>(c, T_V), a.grad = cuda_tensor<float>(c, T_GRAD);
@@ -106,7 +160,9 @@ int cuda_dqn_adam(struct exec *x, struct fh_status *st)
 	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
 	a.part = cuda_at<double>(c, &c->s.part), a.part_trial = c->s.part.stride, a.parts = c->s.parts;
 	a.params = d->params;
-	CUDA_TRY(cuda_launch(c, k_adam, dim3((unsigned)((d->params / 4 + CUDA_SUM_THREADS - 1) / CUDA_SUM_THREADS), 1, d->P), CUDA_SUM_THREADS,
-	                     0, a));
+	CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, x->backend->device));
+	/* parameters, target, moments, gradient and two copies of half the size */
+	CUDA_TRY(d->P * d->params * 24 > cache ? cuda_launch(c, k_adam<true>, grid, CUDA_SUM_THREADS, 0, a) :
+	                                         cuda_launch(c, k_adam<false>, grid, CUDA_SUM_THREADS, 0, a));
 	return 0;
 }

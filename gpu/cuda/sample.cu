@@ -33,39 +33,50 @@ __global__ void k_advance(struct dqn_clock *clock, struct cuda_step *step, size_
 	advance(&clock[blockIdx.z], (struct cuda_step *)((char *)step + blockIdx.z * step_trial));
 }
 
-/* tree_find() by one warp: five levels at a time are loaded at once, so a tree of 2^17 leaves costs four waits, not
- * seventeen. The same comparisons on the same numbers: the same leaf. All lanes hold x and get the leaf. */
-__device__ int32_t find_by_warp(const float *node, int64_t C, double x, int lane)
+/* The nodes of the `levels` levels below n (at most five), by one warp: as if n were 1, lane l holds nodes l (2..31) and 32 + l of the
+ * heap. As doubles, which x is compared with; of right children only whether they are empty is asked. */
+struct nodes { float upper, lower; };
+__device__ __forceinline__ struct nodes load_below(const float *node, int n, int levels, int lane)
 {
-	int64_t n = 1;
+	const int depth = 31 - __clz(lane | 1);
 
-	while (n < C) {
-		int levels = 5;
-		while ((n << levels) >= 2 * C)
-			levels--; /* leaves are nodes [C, 2C) */
-		/* heap positions below n, as if n were 1: lane l holds l (2..31) and 32 + l */
-		const int depth = 31 - __clz(lane | 1);
-		float upper = 0.f, lower = 0.f;
-		if (lane >= 2 && depth <= levels)
-			upper = node[(n << depth) + (lane - (1 << depth))];
-		if (levels == 5)
-			lower = node[(n << 5) + lane];
+	return {lane >= 2 && depth <= levels ? node[(n << depth) + (lane - (1 << depth))] : 0.f, levels == 5 ? node[(n << 5) + lane] : 0.f};
+}
+
+/* One level down from h: the same comparisons on the same numbers as tree_step(). All lanes alike. */
+__device__ __forceinline__ void step_down(double &x, int &h, double nodes, unsigned empty)
+{
+	const double left = __shfl_sync(0xffffffffu, nodes, (2 * h) & 31);
+	const bool right = !(x < left || (empty >> ((2 * h + 1) & 31) & 1));
+
+	x = right ? x - left : x;
+	h = 2 * h + right;
+}
+
+/* tree_find() by one warp: five levels at a time are loaded at once, so a tree of 2^17 leaves costs four waits, not seventeen. All
+ * lanes hold x and get the leaf; `now` are the nodes below the root. */
+__device__ __forceinline__ int32_t find_by_warp(const float *node, int C, int depth, struct nodes now, double x, int lane)
+{
+	int n = 1;
+
+	while (depth > 0) {
+		const int levels = min(depth, 5);
+		const double upper = now.upper, lower = now.lower;
+		const unsigned upper_empty = __ballot_sync(0xffffffffu, now.upper == 0.f), lower_empty = __ballot_sync(0xffffffffu, now.lower == 0.f);
 		int h = 1;
-		for (int k = 0; k < levels; k++) {
-			const float left_u = __shfl_sync(0xffffffffu, upper, (2 * h) & 31), right_u = __shfl_sync(0xffffffffu, upper, (2 * h + 1) & 31);
-			const float left_l = __shfl_sync(0xffffffffu, lower, (2 * h) & 31), right_l = __shfl_sync(0xffffffffu, lower, (2 * h + 1) & 31);
-			const double left = 2 * h < 32 ? left_u : left_l, right = 2 * h < 32 ? right_u : right_l;
 
-			if (x < left || right == 0.0) {
-				h = 2 * h;
-			} else {
-				x = x - left;
-				h = 2 * h + 1;
-			}
-		}
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			if (k < levels)
+				step_down(x, h, upper, upper_empty);
+		if (levels == 5)
+			step_down(x, h, lower, lower_empty);
 		n = (n << levels) + (h - (1 << levels));
+		depth -= levels;
+		if (depth > 0)
+			now = load_below(node, n, min(depth, 5), lane);
 	}
-	return (int32_t)(n - C);
+	return n - C;
 }
 
 struct walk_args {
@@ -110,6 +121,39 @@ template <typename T> __device__ void gather(const struct walk_args &x, int j, i
 		x.R[at] = x.rp_r[from], x.G[at] = x.rp_g[from];
 }
 
+/* A transition whose rows are whole 16s, by one warp: first s, then s'. Loaded before the weight is found, stored after. */
+struct transition { uint4 part; int32_t a; float R, G; };
+template <typename T> __device__ __forceinline__ bool whole_rows(const struct dqn_dims &d)
+{
+	return d.SD * sizeof(T) % 16 == 0 && 2 * d.SD * sizeof(T) <= 32 * 16;
+}
+template <typename T> __device__ __forceinline__ void load_rows(struct transition &t, const struct walk_args &x, int32_t leaf, int lane)
+{
+	const struct dqn_dims &d = x.d;
+	const int per_row = d.SD * (int)sizeof(T) / 16;
+	const size_t from = (size_t)blockIdx.z * d.C + leaf;
+
+	if (lane < 2 * per_row)
+		t.part = *((const uint4 *)((const T *)(lane < per_row ? x.rp_s : x.rp_s2) + from * d.SD) + lane % per_row);
+	if (lane < d.D)
+		t.a = x.rp_a[from * d.D + lane];
+	t.R = x.rp_r[from], t.G = x.rp_g[from];
+}
+template <typename T> __device__ __forceinline__ void store_rows(const struct transition &t, const struct walk_args &x, int j, int lane)
+{
+	const struct dqn_dims &d = x.d;
+	const int per_row = d.SD * (int)sizeof(T) / 16;
+	const size_t at = (size_t)blockIdx.z * d.B + j;
+	T *low = (T *)((char *)x.x + blockIdx.z * x.x_trial);
+
+	if (lane < 2 * per_row)
+		__stwb((uint4 *)(low + (size_t)(lane < per_row ? j : d.B + j) * x.ldx) + lane % per_row, t.part);
+	if (lane < d.D)
+		x.a[at * d.D + lane] = t.a;
+	if (lane == 0)
+		x.R[at] = t.R, x.G[at] = t.G;
+}
+
 /* One warp a sample: the walk down the tree, the weight before normalisation, the transition. Each block leaves its
  * largest weight; whoever wants weights divides by the largest of those. */
 template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) k_walk(const __grid_constant__ struct walk_args x)
@@ -128,16 +172,26 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 	if (lane == 0)
 		most[warp] = 0.0;
 	if (j < d.B) {
+		const int depth = 31 - __clz((int)d.C);
+		const struct nodes first = load_below(node, 1, min(depth, 5), lane); /* on their way while x is found */
 		const float total = node[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
-		const int32_t leaf = find_by_warp(node, d.C, tree_target(total, d.B, j, u), lane);
-		if (lane == 0) {
-			const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+		const int32_t leaf = find_by_warp(node, (int)d.C, depth, first, tree_target(total, d.B, j, u), lane);
+		const float own = node[d.C + leaf];
+		const bool rows = x.gather && whole_rows<T>(d);
+		struct transition t = {};
 
+		if (rows)
+			load_rows<T>(t, x, leaf, lane);
+		const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+		const double weight = (double)powf((float)(filled * (double)own / (double)total), (float)-beta);
+		if (lane == 0) {
+			most[warp] = weight;
 			x.index[(size_t)z * d.B + j] = leaf;
-			most[warp] = (double)powf((float)(filled * (double)node[d.C + leaf] / (double)total), (float)-beta);
-			((double *)((char *)x.raw + z * x.raw_trial))[j] = most[warp];
+			((double *)((char *)x.raw + z * x.raw_trial))[j] = weight;
 		}
-		if (x.gather)
+		if (rows)
+			store_rows<T>(t, x, j, lane);
+		else if (x.gather)
 			gather<T>(x, j, leaf, lane);
 	}
 	__syncthreads();
@@ -184,11 +238,16 @@ __device__ __forceinline__ void gather_rows(const struct walk_args &x, const int
 		const int row = i / per_row, at = i % per_row * U, r = row >> 1;
 		const T *from = (const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * d.SD + at;
 
-		*(V *)(low + (size_t)((row & 1 ? d.B : 0) + first + r) * x.ldx + at) = *(const V *)from;
+		V *to = (V *)(low + (size_t)((row & 1 ? d.B : 0) + first + r) * x.ldx + at);
+
+		if constexpr (sizeof(V) == 16)
+			__stwb(to, *(const V *)from);
+		else
+			*to = *(const V *)from;
 	}
 }
 
-template <typename T> __global__ void __launch_bounds__(MANY_THREADS) k_walk_many(const __grid_constant__ struct walk_args x)
+template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_many(const __grid_constant__ struct walk_args x)
 {
 	__shared__ float2 top[TOP / 2];
 	__shared__ int32_t leaf[MANY_SAMPLES];
@@ -235,9 +294,17 @@ template <typename T> __global__ void __launch_bounds__(MANY_THREADS) k_walk_man
 	for (int i = threadIdx.x; i < rows; i += MANY_THREADS) {
 		const size_t at = (size_t)z * d.B + first + i, from = (size_t)z * d.C + leaf[i];
 
-		for (int b = 0; b < d.D; b++)
-			x.a[at * d.D + b] = x.rp_a[from * d.D + b];
-		x.R[at] = x.rp_r[from], x.G[at] = x.rp_g[from];
+		const float R = x.rp_r[from], G = x.rp_g[from];
+		int32_t a[FH_BRANCH_MAX];
+
+#pragma unroll
+		for (int b = 0; b < FH_BRANCH_MAX; b++) /* all are asked for before one is stored */
+			a[b] = b < d.D ? x.rp_a[from * d.D + b] : 0;
+#pragma unroll
+		for (int b = 0; b < FH_BRANCH_MAX; b++)
+			if (b < d.D)
+				x.a[at * d.D + b] = a[b];
+		x.R[at] = R, x.G[at] = G;
 	}
 }
 

@@ -136,7 +136,7 @@ __device__ __forceinline__ void store_part_of(float *p, const struct part &r)
 {
 #pragma unroll
 	for (int k = 0; k < PART; k += 4)
-		*(float4 *)(p + k) = make_float4(r.v[k], r.v[k + 1], r.v[k + 2], r.v[k + 3]);
+		__stwb((float4 *)(p + k), make_float4(r.v[k], r.v[k + 1], r.v[k + 2], r.v[k + 3])); /* by name: nvcc may take assigned vectors apart */
 }
 __device__ __forceinline__ void store_part_of(__nv_bfloat16 *p, const struct part &r)
 {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void store_part_of(__nv_bfloat16 *p, const struct par
 #pragma unroll
 	for (int k = 0; k < PART / 2; k++)
 		pair[k] = __floats2bfloat162_rn(r.v[2 * k], r.v[2 * k + 1]);
-	*(uint4 *)p = *(const uint4 *)pair;
+	__stwb((uint4 *)p, *(const uint4 *)pair);
 }
 template <typename T> __device__ __forceinline__ void copy_part(T *to, const T *from)
 {
@@ -273,7 +273,7 @@ __device__ __forceinline__ void observe_start(const struct collect_args &x, int 
 	store_part_of(obs + M, fresh);
 }
 
-template <typename T> __global__ void __launch_bounds__(32 * WARPS) k_store(const __grid_constant__ struct collect_args x)
+template <typename T> __global__ void __launch_bounds__(32 * WARPS, 2) k_store(const __grid_constant__ struct collect_args x)
 {
 	const int e = blockIdx.x * WARPS + threadIdx.x / 32;
 

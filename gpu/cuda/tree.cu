@@ -112,7 +112,7 @@ __device__ __forceinline__ void join_up(float *node, int first, int size, float4
 	float up = left + right;
 
 	if (4 * i + 2 < size)
-		*(float2 *)(node + first / 2 + 2 * i) = make_float2(left, right);
+		__stwb((float2 *)(node + first / 2 + 2 * i), make_float2(left, right));
 	else if (4 * i < size && size > 1)
 		node[first / 2 + 2 * i] = left;
 	if (4 * i + 2 < size)
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(JOIN_THREADS) k_rebuild(const __grid_constant_
 		if (own < size) { /* chunks are at least 16 leaves */
 			v = *(const float4 *)(node + C + leaf);
 			if (x.winner)
-				*(int4 *)((int32_t *)((char *)x.winner + z * x.winner_trial) + leaf) = {-1, -1, -1, -1};
+				__stwb((int4 *)((int32_t *)((char *)x.winner + z * x.winner_trial) + leaf), make_int4(-1, -1, -1, -1));
 			float *p = &v.x;
 			bool fresh = false;
 #pragma unroll
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(JOIN_THREADS) k_rebuild(const __grid_constant_
 				if (((leaf + k - lo) & (C - 1)) < n)
 					p[k] = largest, fresh = true;
 			if (fresh)
-				*(float4 *)(node + C + leaf) = v;
+				__stwb((float4 *)(node + C + leaf), v);
 		}
 		join_up(node, C + first, size, v, warps);
 	}

@@ -126,6 +126,7 @@ template <typename T> static inline T __ldcg(const T *p) { return *p; }
 template <typename T> static inline T __ldca(const T *p) { return *p; }
 template <typename T> static inline T __ldcs(const T *p) { return *p; }
 template <typename T> static inline T __ldcv(const T *p) { return *(const volatile T *)p; }
+template <typename T> static inline void __stwb(T *p, T v) { *p = v; }
 template <typename T> static inline void __stcg(T *p, T v) { *p = v; }
 template <typename T> static inline void __stcs(T *p, T v) { *p = v; }
 template <typename T> static inline void __stwt(T *p, T v) { *p = v; }
