@@ -197,6 +197,10 @@ static int run_get(struct ctx *c)
 		fh_fail(&st, FH_INVALID, "'%.40s' is no checkpoint id", id);
 		return ctx_fail(c, &st);
 	}
+	if (!strcmp(d.path, "-")) {
+		fh_fail_field(&st, FH_INVALID, "FILE", "a checkpoint goes to a file, not to standard output: its hash is checked before it has a name");
+		return ctx_fail(c, &st);
+	}
 	if (output_place_check(d.path, "FILE", &st))
 		return ctx_fail(c, &st);
 	if ((size_t)snprintf(d.part, sizeof d.part, "%s.part-%ld", d.path, (long)getpid()) >= sizeof d.part) {

@@ -198,8 +198,11 @@ static int run_evaluate(struct ctx *c)
 	e->n_row = 0; /* they are in the file */
 	if (t.f != stdout && !output_message(c, &e->base)) {
 		char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX];
-		printf("%s split, bars %lld to %lld, %.16s to %.16s\n", e->split ? e->split : ask.split, (long long)e->begin,
+		printf("%s split, bars %lld to %lld, %.16s to %.16s", e->split ? e->split : ask.split, (long long)e->begin,
 		       (long long)e->end - 1, timestamp_format(e->first_ts, t0), timestamp_format(e->last_ts, t1));
+		if (e->has_trials)
+			printf(", trial %u of 0 to %u", e->trial, e->trials - 1);
+		putchar('\n');
 		print_reports(e);
 		if (e->n_window > 1)
 			print_windows(e);
@@ -372,6 +375,8 @@ static int run_act(struct ctx *c)
 		act.checkpoint = (char *)ask.checkpoint;
 		act.has_policy = ask.policy != FH__V1__POLICY__POLICY_UNSPECIFIED;
 		act.policy = ask.policy;
+		act.has_trial = ask.trial > 0;
+		act.trial = (uint32_t)ask.trial;
 		act.n_state = s.n;
 		act.state = s.v;
 		act.has_rows = 1;
@@ -395,6 +400,7 @@ static const struct opt evaluate_opts[] = {
 	{"checkpoint", 0, "ID", "this checkpoint instead of a job's last"},
 	{"split", 's', "NAME", "validation (default), test, train or all"},
 	{"policy", 0, "NAME", "target or online network (default: the job's run.validate_policy)"},
+	{"trial", 0, "N", "of a population (default 0)"},
 	{"dataset", 0, "NAME", "bars of another data set"},
 	{"trace", 't', "FILE", "write a row per bar as CSV (- for standard output)"},
 	{"windows", 0, "K", "play the split as K equal episodes side by side, each with a line of its own"},
@@ -404,6 +410,7 @@ static const struct opt evaluate_opts[] = {
 static const struct opt act_opts[] = {
 	{"checkpoint", 0, "ID", "this checkpoint instead of a job's last"},
 	{"policy", 0, "NAME", "target or online network (default: the job's run.validate_policy)"},
+	{"trial", 0, "N", "of a population (default 0)"},
 	{"states", 's', "FILE", "CSV lines or JSON [[...], ...] of states (default: standard input)"},
 	{NULL, 0, NULL, NULL}
 };

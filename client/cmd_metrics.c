@@ -18,6 +18,7 @@ struct listing {
 	struct ctx *c;
 	struct sample_columns *columns;
 	struct table table;
+	int trials;             /* several: each row names its own */
 	uint64_t since, left;   /* left: samples that may still be printed */
 	struct tfevents *events; /* they go there and are not printed, or NULL */
 	/* All pages in one message, for JSON and YAML. */
@@ -26,15 +27,18 @@ struct listing {
 	Fh__V1__MetricsReply all;
 };
 
-static const char *const heads[] = {"SEQ", "KIND", "POLICY", "STEP", "LOSS", "Q", "REWARD", "EPSILON", "RETURN", "SHARPE", "DRAWDOWN", NULL};
+/* The first column is a population's alone. */
+static const char *const heads[] = {"TRIAL", "SEQ", "KIND", "POLICY", "STEP", "LOSS", "Q", "REWARD", "EPSILON", "RETURN", "SHARPE", "DRAWDOWN", NULL};
 static const char *const values[] = {"loss", "q", "reward_mean", "epsilon", "return", "sharpe", "max_drawdown", NULL};
 
-static void add_row(struct table *t, const Fh__V1__Sample *s)
+static void add_row(struct table *t, int trials, const Fh__V1__Sample *s)
 {
 	char v[OUT_TEXT];
 
 	if (s->kind == FH__V1__SAMPLE_KIND__STATE_CHANGE)
 		return;
+	if (trials)
+		table_add(t, "%" PRIu32, s->trial);
 	table_add(t, "%" PRIu64, s->seq);
 	table_add(t, "%s", s->kind == FH__V1__SAMPLE_KIND__REPORT ? "report" : s->split && *s->split ? s->split : "validation");
 	table_add(t, "%s", *sample_policy(s) ? sample_policy(s) : "-");
@@ -80,7 +84,7 @@ static int take_page(struct listing *l, struct fh_answer *a, struct fh_status *s
 		if (l->c->output == OUT_CSV)
 			sample_print_csv(l->columns, m->sample[i]);
 		else if (l->c->output == OUT_TABLE)
-			add_row(&l->table, m->sample[i]);
+			add_row(&l->table, l->trials, m->sample[i]);
 	}
 	if (!l->events && (l->c->output == OUT_JSON || l->c->output == OUT_YAML))
 		return keep_page(l, a, st);
@@ -128,7 +132,8 @@ static int list_samples(struct ctx *c, const Fh__V1__Job *job, uint64_t since, u
 	int rc;
 
 	fh__v1__metrics_reply__init(&l.all);
-	table_init(&l.table, heads, "rllrrrrrrrr");
+	l.trials = job->spec && job->spec->run && job->spec->run->population > 1;
+	table_init(&l.table, heads + !l.trials, &"rrllrrrrrrrr"[!l.trials]);
 	snprintf(id, sizeof id, "%" PRIu64, job->id);
 	if (c->output == OUT_CSV && l.columns && !events)
 		sample_print_csv_head(l.columns);

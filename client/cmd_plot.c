@@ -85,7 +85,7 @@ static int ask_daemon(struct ctx *c, struct picture *p, struct fh_status *st)
 {
 	struct evaluation_ask ask = {.benchmarks = 0};
 	struct fh_answer a;
-	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX];
+	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX], trial[24] = "";
 	int rc = evaluation_options(c, &ask, st);
 
 	if (!rc)
@@ -93,8 +93,9 @@ static int ask_daemon(struct ctx *c, struct picture *p, struct fh_status *st)
 	if (rc)
 		return rc;
 	const Fh__V1__EvaluateReply *e = a.reply->operation->evaluate;
-	snprintf(p->caption.subtitle, sizeof p->caption.subtitle, "greedy policy on the %s split, %.16s to %.16s", e->split ? e->split : ask.split,
-		 timestamp_format(e->first_ts, t0), timestamp_format(e->last_ts, t1));
+	snprintf(trial, sizeof trial, e->has_trials ? " of trial %u" : "", e->trial);
+	snprintf(p->caption.subtitle, sizeof p->caption.subtitle, "greedy policy%s on the %s split, %.16s to %.16s", trial,
+		 e->split ? e->split : ask.split, timestamp_format(e->first_ts, t0), timestamp_format(e->last_ts, t1));
 	snprintf(p->caption.title, sizeof p->caption.title, "%s%.64s", ask.job ? "" : "checkpoint ", ask.job ? ask.job : ask.checkpoint);
 	report_facts(p, e);
 	fh_answer_release(&a);
@@ -233,7 +234,8 @@ static const struct opt plot_opts[] = {
 	{"trace", 't', "FILE", "draw a trace of `fhctl evaluate --trace` instead of asking the daemon"},
 	{"checkpoint", 0, "ID", "this checkpoint instead of a job's last"},
 	{"split", 's', "NAME", "validation (default), test, train or all"},
-	{"policy", 0, "NAME", "target or online network"},
+	{"policy", 0, "NAME", "target or online network (default: the job's run.validate_policy)"},
+	{"trial", 0, "N", "of a population (default 0)"},
 	{"dataset", 0, "NAME", "bars of another data set"},
 	{NULL, 0, NULL, NULL}
 };

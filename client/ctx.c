@@ -64,6 +64,8 @@ static const char *hint_for(const struct ctx *c, const struct fh_status *st)
 	case FH_UNAVAILABLE:
 		if (answered || strstr(st->text, "closed the connection"))
 			return NULL;
+		if (strstr(st->text, "does not answer"))
+			return "It hangs, or is too busy: --timeout SECONDS waits longer.";
 		return "Is fhd running? Start it with 'fhd', or say where it is with --connect URL or FHD_URL.";
 	case FH_VERSION: return "fhctl and fhd must be of the same release.";
 	case FH_DENIED:

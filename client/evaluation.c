@@ -7,6 +7,8 @@
 #include "client/evaluation.h"
 #include "client/operation.h"
 
+#define TRIAL_MAX 1023 /* run.population is at most 1024 */
+
 int evaluation_options(const struct ctx *c, struct evaluation_ask *out, struct fh_status *st)
 {
 	static const char *const split[] = {"validation", "test", "train", "all"};
@@ -28,7 +30,7 @@ int evaluation_options(const struct ctx *c, struct evaluation_ask *out, struct f
 		return fh_fail_field(st, FH_INVALID, "--policy", "'%.40s' is none of target, online", policy);
 	out->policy = !policy ? FH__V1__POLICY__POLICY_UNSPECIFIED
 		      : !strcmp(policy, "target") ? FH__V1__POLICY__TARGET : FH__V1__POLICY__ONLINE;
-	return 0;
+	return opt_int(c, "trial", 0, TRIAL_MAX, &out->trial, st);
 }
 
 static int start(struct ctx *c, const struct evaluation_ask *ask, int trace, struct fh_answer *out, struct fh_status *st)
@@ -42,6 +44,8 @@ static int start(struct ctx *c, const struct evaluation_ask *ask, int trace, str
 	e.dataset = (char *)ask->dataset;
 	e.has_policy = ask->policy != FH__V1__POLICY__POLICY_UNSPECIFIED;
 	e.policy = ask->policy;
+	e.has_trial = ask->trial > 0;
+	e.trial = (uint32_t)ask->trial;
 	e.has_trace = e.has_benchmarks = 1;
 	e.trace = trace;
 	e.benchmarks = ask->benchmarks;

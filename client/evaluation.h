@@ -10,11 +10,12 @@ struct evaluation_ask {
 	const char *job, *checkpoint; /* one of them */
 	const char *split, *dataset;
 	Fh__V1__Policy policy;        /* unspecified: the daemon's choice */
+	int64_t trial;                /* of a population */
 	int benchmarks;
 	int64_t windows;              /* episodes that the split is cut into, 0 or 1: the whole split as one */
 };
 
-/* Job or --checkpoint, --split, --policy, --dataset. FH_INVALID. */
+/* Job or --checkpoint, --split, --policy, --trial, --dataset. FH_INVALID. */
 int evaluation_options(const struct ctx *c, struct evaluation_ask *out, struct fh_status *st);
 
 /* Called with r NULL once, before the first row, then with every row of the trace. */

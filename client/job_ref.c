@@ -85,6 +85,8 @@ void job_print_line(const Fh__V1__Job *j)
 		printf(": %s", text_clean(j->reason, text, sizeof text));
 	if (j->last_validation && job_is_final(j->state)) {
 		printf("; %s", j->last_validation->split && *j->last_validation->split ? j->last_validation->split : "validation");
+		if (j->spec && j->spec->run && j->spec->run->population > 1)
+			printf(" of trial %" PRIu32, j->last_validation->trial);
 		print_validation(j->last_validation);
 	}
 	putchar('\n');

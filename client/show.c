@@ -60,13 +60,16 @@ static void show_progress(const Fh__V1__Job *j)
 		line("Queue", "number %" PRIu32, j->position);
 }
 
-static void show_sample(const char *label, const Fh__V1__Sample *s)
+static void show_sample(const char *label, const Fh__V1__Sample *s, int64_t trials)
 {
 	char v[OUT_TEXT], name[48];
 
 	if (!s)
 		return;
-	line(label, "step %" PRIu64, s->step);
+	if (trials > 1)
+		line(label, "step %" PRIu64 "  (trial %" PRIu32 " of 0 to %" PRId64 ")", s->step, s->trial, trials - 1);
+	else
+		line(label, "step %" PRIu64, s->step);
 	for (size_t i = 0; i < s->n_value; i++) {
 		int last = i % VALUES_A_LINE == VALUES_A_LINE - 1 || i + 1 == s->n_value;
 
@@ -130,6 +133,8 @@ static void show_spec(const Fh__V1__JobSpec *m)
 
 void show_job(const Fh__V1__Job *j, int with_spec)
 {
+	int64_t trials = j->spec && j->spec->run ? j->spec->run->population : 1;
+
 	line("Job", "%" PRIu64 "  %s", j->id, j->name ? j->name : "");
 	show_state(j);
 	if (j->error)
@@ -144,9 +149,9 @@ void show_job(const Fh__V1__Job *j, int with_spec)
 	for (size_t i = 0; i < j->n_label; i++)
 		line(i ? "" : "Labels", "%s=%s", j->label[i]->key, j->label[i]->value ? j->label[i]->value : "");
 	show_times(j);
-	show_sample("Last report", j->last_report);
+	show_sample("Last report", j->last_report, trials);
 	show_warnings(j->spec ? j->spec->model : NULL, j->last_report);
-	show_sample("Last validation", j->last_validation);
+	show_sample("Last validation", j->last_validation, trials);
 	show_memory(j->memory);
 	if (j->last_checkpoint && *j->last_checkpoint)
 		line("Checkpoint", "%s", j->last_checkpoint);

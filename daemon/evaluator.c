@@ -16,6 +16,7 @@ struct cached { /* service thread */
 	struct fh_spec spec;
 	char sha256[65], market[65];
 	enum fh_policy which;
+	int trial;
 	uint64_t used;
 	int pinned;             /* an evaluation runs with it */
 };
@@ -95,13 +96,13 @@ static struct task *list_pop(struct list *l)
 
 static int cached_get(struct evaluator *e, const struct policy_ref *ref, struct cached **out, struct fh_status *st)
 {
-	struct cached *c = NULL, fresh = {.which = ref->which};
+	struct cached *c = NULL, fresh = {.which = ref->which, .trial = ref->trial};
 	int code;
 
 	for (int i = 0; i < EVALUATOR_POLICIES; i++) {
 		struct cached *k = &e->cache[i];
 
-		if (k->policy && k->which == ref->which && !strcmp(k->sha256, ref->sha256)) {
+		if (k->policy && k->which == ref->which && k->trial == ref->trial && !strcmp(k->sha256, ref->sha256)) {
 			k->used = ++e->clock;
 			*out = k;
 			return 0;
@@ -109,7 +110,7 @@ static int cached_get(struct evaluator *e, const struct policy_ref *ref, struct 
 		if (!k->pinned && (!c || k->used < c->used))
 			c = k;
 	}
-	code = policy_load(ref->path, ref->which, &fresh.policy, &fresh.spec, fresh.market, st);
+	code = policy_load(ref->path, ref->which, ref->trial, &fresh.policy, &fresh.spec, fresh.market, st);
 	if (code)
 		return code;
 	policy_free(c->policy);
@@ -228,6 +229,8 @@ static int begin(struct evaluator *e, struct task *t)
 	eval_env_config(spec, reward_scale(t, spec), &t->config);
 	r->branches = policy_branches(t->cached->policy, actions);
 	r->split = t->ask.split;
+	r->trial = t->ask.policy.trial;
+	r->trials = (int)spec->run.population;
 	r->begin = t->split.begin > MARKET_WARMUP ? t->split.begin : MARKET_WARMUP;
 	r->end = t->split.end;
 	r->first_ts = t->market->ts[r->begin < t->market->bars ? r->begin : t->market->bars - 1];

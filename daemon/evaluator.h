@@ -1,7 +1,7 @@
 /* Evaluations and single decisions, on one service thread beside the training workers.
  *
  * The loop hands requests over through bounded queues; the service thread loads policies (a small cache, keyed by the
- * checkpoint's hash and the network), runs episodes in slices and acts. Decisions go first: between two slices the thread
+ * checkpoint's hash, the network and the trial), runs episodes in slices and acts. Decisions go first: between two slices the thread
  * looks for them, so a strategy that calls the daemon live waits for one slice at most.
  * Invariant: the thread touches no registry; it gets paths and market references, and its results come back by uv_async. */
 #ifndef FHD_EVALUATOR_H
@@ -37,6 +37,7 @@ struct policy_ref { /* which network */
 	char id[FH_NAME_MAX];
 	char sha256[65];
 	enum fh_policy which;
+	int trial;
 };
 
 enum { EVALUATE_ALL = FH_SPLITS }; /* beside FH_SPLIT_*: every bar */
@@ -62,6 +63,7 @@ struct evaluate_result {
 	int64_t begin, end, first_ts, last_ts; /* first bar of the episode, one past the split's last; their times */
 	double initial_cash, multiplier, max_position;
 	int split;
+	int trial, trials;
 };
 
 /* Runs it and finishes `op` with a struct evaluate_result; takes the reference of m. `done` runs on the loop after that,

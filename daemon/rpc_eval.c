@@ -20,21 +20,24 @@ static const char *const split_name[] = {"train", "validation", "test", "all"};
 
 /* ---------------------------------------------------------------- which network */
 
-/* The checkpoint that a request means: its own id, or the job's last one. */
-static int find_policy(struct daemon *d, const char *job, const char *checkpoint, int has_policy, Fh__V1__Policy policy,
-		       struct policy_ref *ref, struct job **owner, struct fh_status *st)
+/* What a request says of the network: 0 and NULL where it says nothing. */
+struct network { const char *job, *checkpoint; Fh__V1__Policy policy; uint32_t trial; };
+
+/* Its own checkpoint, or the job's last one; the network that the job validates, or the other one; one of its trials. */
+static int find_policy(struct daemon *d, const struct network *q, struct policy_ref *ref, struct job **owner, struct fh_status *st)
 {
 	const struct checkpoint *c;
+	int policy = (int)q->policy;
 
-	if (checkpoint && checkpoint[0]) {
-		if (fh_name_check("checkpoint", checkpoint, st))
+	if (q->checkpoint && q->checkpoint[0]) {
+		if (fh_name_check("checkpoint", q->checkpoint, st))
 			return st->code;
-		c = checkpoints_find(d->checkpoints, checkpoint);
+		c = checkpoints_find(d->checkpoints, q->checkpoint);
 		if (!c)
-			return fh_fail_field(st, FH_NOT_FOUND, "checkpoint", "there is no checkpoint \"%s\"", checkpoint);
+			return fh_fail_field(st, FH_NOT_FOUND, "checkpoint", "there is no checkpoint \"%s\"", q->checkpoint);
 		*owner = jobs_by_id(d->jobs, c->job);
 	} else {
-		if (jobs_lookup(d->jobs, job, "job", owner, st))
+		if (jobs_lookup(d->jobs, q->job, "job", owner, st))
 			return st->code;
 		c = checkpoints_latest(d->checkpoints, (*owner)->id);
 		if (!c)
@@ -45,9 +48,14 @@ static int find_policy(struct daemon *d, const char *job, const char *checkpoint
 		return fh_fail_field(st, FH_NOT_FOUND, "checkpoint", "the job of checkpoint %s is not known", c->id);
 	if (c->missing)
 		return fh_fail_field(st, FH_CORRUPT, "checkpoint", "the file of checkpoint %s is gone", c->id);
-	if (has_policy && policy != FH__V1__POLICY__TARGET && policy != FH__V1__POLICY__ONLINE)
-		return fh_fail_field(st, FH_INVALID, "policy", "policy %d is none of target, online", (int)policy);
-	ref->which = has_policy && policy == FH__V1__POLICY__ONLINE ? FH_POLICY_ONLINE : FH_POLICY_TARGET;
+	if (policy && policy != FH__V1__POLICY__TARGET && policy != FH__V1__POLICY__ONLINE)
+		return fh_fail_field(st, FH_INVALID, "policy", "policy %d is none of target, online", policy);
+	if (q->trial >= (uint64_t)(*owner)->spec.run.population)
+		return fh_fail_field(st, FH_INVALID, "trial", "trial is %u, job \"%s\" has trials 0 to %lld", q->trial, (*owner)->name,
+				     (long long)(*owner)->spec.run.population - 1);
+	ref->which = policy == FH__V1__POLICY__ONLINE ? FH_POLICY_ONLINE
+		     : policy ? FH_POLICY_TARGET : (enum fh_policy)(*owner)->spec.run.validate_policy;
+	ref->trial = (int)q->trial;
 	snprintf(ref->id, sizeof ref->id, "%s", c->id);
 	snprintf(ref->sha256, sizeof ref->sha256, "%s", c->sha256);
 	checkpoints_path(d->checkpoints, c->id, ref->path, sizeof ref->path);
@@ -104,6 +112,7 @@ void rpc_evaluate(struct daemon *d, struct rpc_call *c)
 {
 	const Fh__V1__EvaluateRequest *q = c->request->evaluate;
 	const char *other = q->dataset && q->dataset[0] ? q->dataset : NULL;
+	const struct network network = {q->job, q->checkpoint, q->has_policy ? q->policy : 0, q->trial};
 	struct fh_status st = FH_STATUS_INIT;
 	struct evaluating *x = rpc_alloc(c, sizeof *x), *kept;
 	const struct dataset *set;
@@ -120,7 +129,7 @@ void rpc_evaluate(struct daemon *d, struct rpc_call *c)
 		return;
 	}
 	if ((other && fh_name_check("dataset", other, &st)) || find_split(q->split, &x->ask.split, &st) ||
-	    find_policy(d, q->job, q->checkpoint, q->has_policy, q->policy, &x->ask.policy, &j, &st) ||
+	    find_policy(d, &network, &x->ask.policy, &j, &st) ||
 	    datasets_need(d->datasets, other ? other : j->spec.data.dataset, &set, &st) ||
 	    !(x->op = operation_new(d->operations, j->id, &st))) {
 		if (other && !strcmp(st.field, "data.dataset"))
@@ -174,6 +183,7 @@ static void on_act(void *arg, int code, const struct act_result *r, const struct
 void rpc_act(struct daemon *d, struct rpc_call *c)
 {
 	const Fh__V1__ActRequest *q = c->request->act;
+	const struct network network = {q->job, q->checkpoint, q->has_policy ? q->policy : 0, q->trial};
 	struct acting *x = rpc_alloc(c, sizeof *x);
 	struct fh_status st = FH_STATUS_INIT;
 	struct job *j;
@@ -187,7 +197,7 @@ void rpc_act(struct daemon *d, struct rpc_call *c)
 	for (size_t i = 0; !st.code && i < q->n_state; i++)
 		if (!isfinite(q->state[i]))
 			fh_fail_field(&st, FH_INVALID, "state", "state[%zu] is not a finite number", i);
-	if (st.code || find_policy(d, q->job, q->checkpoint, q->has_policy, q->policy, &x->policy, &j, &st)) {
+	if (st.code || find_policy(d, &network, &x->policy, &j, &st)) {
 		rpc_fail(c, &st);
 		return;
 	}
@@ -293,6 +303,9 @@ static Fh__V1__EvaluateReply *result_to_wire(struct rpc_call *c, const struct ev
 	e->has_more = e->has_begin = e->has_end = e->has_first_ts = e->has_last_ts = 1;
 	e->has_initial_cash = e->has_multiplier = e->has_max_position = 1;
 	e->more = from + n < r->rows;
+	e->has_trial = e->has_trials = r->trials > 1;
+	e->trial = (uint32_t)r->trial;
+	e->trials = (uint32_t)r->trials;
 	e->split = (char *)split_name[r->split];
 	e->begin = r->begin;
 	e->end = r->end;

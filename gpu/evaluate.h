@@ -14,8 +14,9 @@
 struct fh_status;
 struct policy;
 
-/* From a checkpoint file: its spec (into *spec when not NULL), market hash (hash[65] when not NULL) and parameters. */
-int policy_load(const char *path, enum fh_policy which, struct policy **out, struct fh_spec *spec, char *hash,
+/* From a checkpoint file: its spec (into *spec when not NULL), market hash (hash[65] when not NULL) and the parameters of one
+ * trial (0 when there is no population). */
+int policy_load(const char *path, enum fh_policy which, int trial, struct policy **out, struct fh_spec *spec, char *hash,
 		struct fh_status *st);
 /* From flat F32 parameters in the order of gpu/MATH.md, section 1, padded (copied). state_dim = inputs of the network. */
 int policy_new(const struct fh_spec *spec, int state_dim, const float *param, struct policy **out, struct fh_status *st);

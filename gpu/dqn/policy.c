@@ -68,26 +68,30 @@ void policy_act(struct policy *p, const float *states, int n, int32_t *action, f
 
 /* ---------------------------------------------------------------- from a checkpoint */
 
-/* Of several trials the first one. */
-static int load(const struct st_file *f, const struct plan *plan, enum fh_policy which, struct policy **out, struct fh_status *st)
+static int load(const struct st_file *f, const struct plan *plan, enum fh_policy which, int trial, struct policy **out, struct fh_status *st)
 {
 	const struct plan_tensor *t = plan->tensor + (which == FH_POLICY_ONLINE ? T_PARAM : T_TARGET);
-	float *flat = malloc(t->bytes);
+	float *flat, *own;
 	int rc;
 
+	if (trial < 0 || trial >= plan->spec.run.population)
+		return fh_fail_field(st, FH_INVALID, "trial", "trial is %d, the job has trials 0 to %lld", trial,
+				     (long long)plan->spec.run.population - 1);
+	flat = malloc(t->bytes);
 	if (!flat)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a network of %zu bytes", t->bytes);
 	rc = checkpoint_read(f, plan, which == FH_POLICY_ONLINE ? T_PARAM : T_TARGET, flat, st);
+	own = flat + (size_t)trial * (size_t)t->elements;
 	for (int64_t i = 0; rc == 0 && i < t->elements; i++)
-		if (!isfinite(flat[i]))
+		if (!isfinite(own[i]))
 			rc = fh_fail(st, FH_CORRUPT, "checkpoint: a parameter is not finite");
 	if (rc == 0)
-		rc = policy_new(&plan->spec, FH_STATE_DIM, flat, out, st);
+		rc = policy_new(&plan->spec, FH_STATE_DIM, own, out, st);
 	free(flat);
 	return rc;
 }
 
-int policy_load(const char *path, enum fh_policy which, struct policy **out, struct fh_spec *spec, char *hash,
+int policy_load(const char *path, enum fh_policy which, int trial, struct policy **out, struct fh_spec *spec, char *hash,
 		struct fh_status *st)
 {
 	struct plan *plan = malloc(sizeof *plan);
@@ -104,7 +108,7 @@ int policy_load(const char *path, enum fh_policy which, struct policy **out, str
 			rc = fh_fail(st, FH_CORRUPT, "checkpoint: its metadata has no market hash");
 	}
 	if (rc == 0)
-		rc = load(f, plan, which, out, st);
+		rc = load(f, plan, which, trial, out, st);
 	if (rc == 0 && spec)
 		*spec = made;
 	if (rc == 0 && hash)

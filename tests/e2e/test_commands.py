@@ -366,6 +366,39 @@ def test_act_answers_states(daemon, client, market):
     assert "48" in wrong.err
 
 
+def test_each_trial_of_a_population_can_be_asked(daemon, client, market, folder):
+    """evaluate and act take the network that --trial and --policy name, by default the first and what the job validates."""
+    start(daemon, "--name", "pop", "--set", "run.population=3", "--set", "run.validate_policy=online", "--set", "learn.lr=0.01",
+          "--set", "net.trunk1=32", "--set", "run.steps_per_epoch=400", "--wait")
+    last = {(s.trial, s.policy): {v.name: v.value for v in s.value} for s in client.samples("pop")
+            if s.kind == pb.VALIDATION and s.split == "validation"}
+    assert len(last) == 6 and len({x["pnl"] for x in last.values()}) >= 4, "three trials of two networks, not all alike"
+
+    def pnl(*args):
+        reports = daemon.ctl("evaluate", "pop", "-o", "json", *args).json()["report"]
+        return next(v["value"] for v in reports[0]["value"] if v["name"] == "pnl")
+
+    for trial in range(3):
+        assert pnl("--trial", trial) == last[trial, pb.ONLINE]["pnl"]
+        assert pnl("--trial", trial, "--policy", "target") == last[trial, pb.TARGET]["pnl"]
+    assert pnl() == last[0, pb.ONLINE]["pnl"]
+    assert "trial 2 of 0 to 2" in daemon.ctl("evaluate", "pop", "--trial", 2).out
+    assert "0 to 2" in daemon.ctl("evaluate", "pop", "--trial", 3, code=2).err
+    state = ",".join(["0"] * 48) + "\n"
+    q = [daemon.ctl("act", "pop", "-o", "json", "--trial", k, input=state).json()["q"] for k in range(3)]
+    assert q[0] != q[1] != q[2] != q[0]
+    daemon.ctl("plot", "pop", folder / "two.svg", "--trial", 2)
+    assert "of trial 2" in (folder / "two.svg").read_text()
+    assert daemon.ctl("metrics", "pop").out.split()[0] == "TRIAL" and "trial 2 of 0 to 2" in daemon.ctl("show", "pop").out
+
+
+def test_a_checkpoint_goes_to_a_file(daemon, market, folder):
+    start(daemon, "--name", "k", "--wait")
+    ident = daemon.ctl("checkpoint", "list", "k", "-o", "json").json()["checkpoint"][0]["id"]
+    assert "standard output" in daemon.ctl("checkpoint", "get", ident, "-", code=2, cwd=folder).err
+    assert not (folder / "-").exists()
+
+
 def test_plot_writes_an_svg(daemon, market, folder):
     import xml.dom.minidom
 

@@ -110,7 +110,7 @@ static void by_hand(struct fh_split split, eval_script script, struct eval_repor
 	struct evaluation *e;
 	struct fh_spec s;
 
-	assert_int_equal(policy_load(checkpoint, FH_POLICY_TARGET, &p, &s, NULL, NULL), 0);
+	assert_int_equal(policy_load(checkpoint, FH_POLICY_TARGET, 0, &p, &s, NULL, NULL), 0);
 	eval_env_config(&s, s.env.reward_scale, &cfg);
 	if (script == eval_buy_and_hold)
 		eval_hold_config(&cfg);
@@ -208,7 +208,7 @@ static void test_decisions(void **state)
 	for (int i = 0; i < 4 * FH_STATE_DIM; i++)
 		states[i] = (float)sin(i);
 	for (int which = FH_POLICY_TARGET; which <= FH_POLICY_ONLINE; which++) {
-		assert_int_equal(policy_load(checkpoint, which, &p, NULL, NULL, NULL), 0);
+		assert_int_equal(policy_load(checkpoint, which, 0, &p, NULL, NULL, NULL), 0);
 		policy_act(p, states, 4, action, q);
 		policy_free(p);
 		act_on(states, 4 * FH_STATE_DIM, 4, which);

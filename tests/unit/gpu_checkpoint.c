@@ -155,7 +155,7 @@ static void test_policy_of_a_checkpoint(void **state)
 	snapshot(t, &image);
 	save_image(&image, path);
 	st_image_release(&image);
-	assert_int_equal(policy_load(path, FH_POLICY_ONLINE, &p, &back, hash, &st), 0);
+	assert_int_equal(policy_load(path, FH_POLICY_ONLINE, 0, &p, &back, hash, &st), 0);
 	assert_string_equal(hash, m->hash);
 	assert_true(policy_state_dim(p) == FH_STATE_DIM && policy_branches(p, actions) == 3);
 	assert_true(actions[0] == 5 && actions[1] == 3 && actions[2] == 3);
@@ -170,12 +170,12 @@ static void test_policy_of_a_checkpoint(void **state)
 	policy_act(q, x, 5, NULL, qb);
 	assert_memory_not_equal(qa, qb, sizeof(qa));
 	policy_free(p);
-	assert_int_equal(policy_load(path, FH_POLICY_TARGET, &p, NULL, NULL, &st), 0);
+	assert_int_equal(policy_load(path, FH_POLICY_TARGET, 0, &p, NULL, NULL, &st), 0);
 	policy_act(p, x, 5, NULL, qa);
 	assert_memory_equal(qa, qb, sizeof(qa));
 	policy_free(p);
 	policy_free(q);
-	assert_int_equal(policy_load("/nonexistent", FH_POLICY_ONLINE, &p, NULL, NULL, &st), FH_NOT_FOUND);
+	assert_int_equal(policy_load("/nonexistent", FH_POLICY_ONLINE, 0, &p, NULL, NULL, &st), FH_NOT_FOUND);
 	trainer_free(t);
 	market_unref(m);
 }
