@@ -43,13 +43,17 @@ struct back_args {
 };
 static_assert(sizeof(struct back_args) <= 4096, "kernel arguments");
 
-/* Where the copies of weights stand: they run ahead of the products. from, rows, left: of each unit, this thread's next 16 bytes, rows
- * of the segment from there on, columns. */
+/* Where the copies of weights stand: they run ahead of the products. Of the segment: left, rows from this stage on. Of each unit: this
+ * thread's next 16 bytes, rows from there on (none where it has no columns), its columns, elements from one of its rows to the next. */
 struct feed {
-	int tile, section, segment, k;
+	int tile, section, segment, left;
 	const bf16 *from[UNITS];
-	int rows[UNITS], ld[UNITS], left[UNITS];
+	int rows[UNITS], columns[UNITS], down[UNITS];
 };
+enum { DOWN = THREADS / 8 };
+
+/* 8 elements of a row that does not begin at a multiple of 16 bytes: the first `count` from g, zeros behind. */
+__device__ __noinline__ void bring_odd(bf16 *to, const bf16 *g, int count) { copy_8(to, g, count, false, g); }
 
 __device__ __forceinline__ void feed_segment(struct feed &f, const struct back_args &x)
 {
@@ -57,44 +61,44 @@ __device__ __forceinline__ void feed_segment(struct feed &f, const struct back_a
 	const struct back_segment &s = q.seg[f.segment];
 	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
 
-	f.k = 0;
+	f.left = s.k;
 #pragma unroll
 	for (int u = 0; u < UNITS; u++) {
 		const struct back_unit &v = q.unit[u];
 
-		f.ld[u] = v.ld;
+		f.down[u] = v.ld * DOWN;
 		f.from[u] = x.weight + f.tile / x.tiles * x.params + s.w + v.w + (size_t)row * v.ld + col;
-		f.left[u] = copy_left(v.n, col);
-		f.rows[u] = u < q.units && f.left[u] ? min(s.k, v.k) - row : 0;
+		f.columns[u] = copy_left(v.n, col);
+		f.rows[u] = u < q.units && f.columns[u] ? min(s.k, v.k) - row : 0;
 	}
 }
 
-__device__ __forceinline__ void feed_down(struct feed &f, int u)
-{
-	f.from[u] += f.ld[u] * (THREADS / 8);
-	f.rows[u] -= THREADS / 8;
-}
-
-/* Asks for the next stage; always a group, so that waits count alike. */
-template <typename Team> __device__ __forceinline__ void feed_next(struct feed &f, const struct back_args &x, bf16 *to)
+/* Asks for the next stage, which comes to `slot`; always a group, so that waits count alike. place: of this thread's first 16 bytes
+ * in the ring's first stage. */
+template <typename Team> __device__ __forceinline__ void feed_next(struct feed &f, const struct back_args &x, bf16 *ring, ptx_shared place, int slot)
 {
 	if (f.tile < x.tiles * x.trials) {
-		to += threadIdx.x / 8 * LDB + threadIdx.x % 8 * 8;
+		const ptx_shared s = place + slot * Team::STAGE * (unsigned)sizeof(bf16);
+		bf16 *to = ring + slot * Team::STAGE + threadIdx.x / 8 * LDB + threadIdx.x % 8 * 8;
+
 		if (x.even) {
 #pragma unroll
 			for (int u = 0; u < UNITS; u++)
 #pragma unroll
-				for (int r = 0; r < Team::BK; r += THREADS / 8, feed_down(f, u))
-					ptx_copy16_if(ptx_shared_at(to + r * LDB + u * UNIT), f.from[u], f.rows[u] > 0);
+				for (int r = 0; r < Team::BK; r += DOWN, f.from[u] += f.down[u])
+					ptx_copy16_if(s + (r * LDB + u * UNIT) * (unsigned)sizeof(bf16), f.from[u], f.rows[u] > r);
 		} else {
-#pragma unroll 1
-			for (int r = 0; r < Team::BK; r += THREADS / 8)
 #pragma unroll
-				for (int u = 0; u < UNITS; u++, feed_down(f, u - 1))
-					copy_8(to + r * LDB + u * UNIT, f.from[u], f.rows[u] > 0 ? f.left[u] : 0, false, x.weight);
+			for (int u = 0; u < UNITS; u++)
+#pragma unroll
+				for (int r = 0; r < Team::BK; r += DOWN, f.from[u] += f.down[u])
+					bring_odd(to + r * LDB + u * UNIT, f.from[u], f.rows[u] > r ? f.columns[u] : 0);
 		}
-		f.k += Team::BK;
-		if (f.k >= x.chunk[f.section].seg[f.segment].k) {
+#pragma unroll
+		for (int u = 0; u < UNITS; u++)
+			f.rows[u] -= Team::BK;
+		f.left -= Team::BK;
+		if (f.left <= 0) {
 			if (++f.segment == x.chunk[f.section].segments) {
 				f.segment = 0;
 				if (++f.section == x.chunks)
@@ -119,23 +123,20 @@ template <typename Team> __device__ __forceinline__ void load_rows(const struct 
 			copy_8(to + r * x.row[0] + col, from + (size_t)r * x.ldo + col, r < valid ? copy_left(x.ldo, col) : 0, true, x.dout);
 }
 
-/* A warp's share of a step; a: its rows, b: its columns' weights. The order of gemm.cu: by 16 of k, upwards. */
+/* A warp's share of a step; a, b: where this lane reads its first fragments of rows and of weights; down: bytes from 16 rows to the next.
+ * The order of gemm.cu: by 16 of k, upwards. */
 template <typename Team>
-__device__ __forceinline__ void multiply(float (&acc)[Team::MI][Team::NJ][4], const bf16 *a, int ld, const bf16 *b)
+__device__ __forceinline__ void multiply(float (&acc)[Team::MI][Team::NJ][4], ptx_shared a, unsigned down, ptx_shared b)
 {
-	const int lane = threadIdx.x & 31;
-
-	a += (lane & 15) * ld + (lane >> 4) * 8;
-	b += (lane & 15) * LDB + (lane >> 4) * 8;
 #pragma unroll
 	for (int k = 0; k < Team::BK; k += 16) {
 		unsigned fa[Team::MI][4], fb[Team::NJ / 2][4];
 #pragma unroll
 		for (int i = 0; i < Team::MI; i++)
-			ptx_ldmatrix4(fa[i], a + i * 16 * ld + k);
+			ptx_ldmatrix4(fa[i], a + i * down + k * (unsigned)sizeof(bf16));
 #pragma unroll
 		for (int j = 0; j < Team::NJ / 2; j++)
-			ptx_ldmatrix4t(fb[j], b + k * LDB + j * 16);
+			ptx_ldmatrix4t(fb[j], b + (k * LDB + j * 16) * (unsigned)sizeof(bf16));
 #pragma unroll
 		for (int j = 0; j < Team::NJ; j++)
 #pragma unroll
@@ -195,6 +196,9 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back(co
 	bf16 *ring = (bf16 *)shared, *const array0 = ring + STAGES * STAGE, *const array1 = array0 + Team::ROWS * x.row[0];
 	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* so that the compiler sees that a warp agrees on it */
 	const int wm = warp / Team::ACROSS * Team::MI * 16, wn = warp % Team::ACROSS * Team::COLS, unit = wn / UNIT, in_unit = wn % UNIT;
+	const int lane = threadIdx.x & 31;
+	const ptx_shared place = ptx_keep(ptx_shared_at(ring + threadIdx.x / 8 * LDB + threadIdx.x % 8 * 8));
+	const ptx_shared b_from = ptx_keep(ptx_shared_at(ring + (lane & 15) * LDB + (lane >> 4) * 8 + wn));
 	struct feed f = {};
 	int slot = 0;
 
@@ -202,7 +206,7 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back(co
 	feed_segment(f, x);
 #pragma unroll 1
 	for (int i = 0; i < STAGES - 1; i++) /* weights: no launch just before writes them */
-		feed_next<Team>(f, x, ring + i * STAGE);
+		feed_next<Team>(f, x, ring, place, i);
 	cuda_wait_before();
 	cuda_let_next();
 #pragma unroll 1
@@ -218,7 +222,7 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back(co
 			const struct back_unit &u = q.unit[unit];
 			const bool mine = unit < q.units, back = q.to == TO_H2; /* from array 1 to array 0 */
 			const int lda = x.row[back], ldc = x.row[!back];
-			const bf16 *a = (back ? array1 : array0) + wm * lda + u.a;
+			const bf16 *rows = (back ? array1 : array0) + (wm + (lane & 15)) * lda + (lane >> 4) * 8 + u.a;
 			float acc[Team::MI][Team::NJ][4] = {};
 			__nv_bfloat162 mask[2 * Team::MI][Team::NJ];
 
@@ -226,18 +230,21 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back(co
 				load_mask<Team>(mask, (const bf16 *)((const char *)x.act[q.to] + z * x.act_trial[q.to]) + (size_t)(first + wm) * x.ld[q.to] +
 				                u.g + in_unit, x.ld[q.to], valid - wm, u.g_n - in_unit);
 #pragma unroll 1
-			for (int s = 0; s < q.segments; s++)
+			for (int s = 0; s < q.segments; s++) {
+				const int steps = q.seg[s].k;
+				const ptx_shared a = ptx_keep(ptx_shared_at(rows + q.seg[s].a));
 #pragma unroll 1
-				for (int k = 0; k < q.seg[s].k; k += Team::BK) {
+				for (int k = 0; k < steps; k += Team::BK) {
 					ptx_copy_wait<STAGES - 2>();
 					__syncthreads(); /* the stage is there for all, and its predecessor is free */
-					feed_next<Team>(f, x, ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE);
+					feed_next<Team>(f, x, ring, place, slot == 0 ? STAGES - 1 : slot - 1);
 					if (s == 0 && k == 0 && section)
 						keep_rows(x, x.chunk[section - 1], x.chunk[section - 1].to == TO_H2 ? array0 : array1, z, first, valid);
 					if (mine && k < u.k)
-						multiply<Team>(acc, a + q.seg[s].a + k, lda, ring + slot * STAGE + wn);
+						multiply<Team>(acc, a + k * (unsigned)sizeof(bf16), 16u * lda * (unsigned)sizeof(bf16), b_from + slot * STAGE * (unsigned)sizeof(bf16));
 					slot = slot + 1 == STAGES ? 0 : slot + 1;
 				}
+			}
 			if (mine)
 				keep<Team>(acc, mask, (back ? array0 : array1) + wm * ldc + u.c + in_unit, ldc);
 		}

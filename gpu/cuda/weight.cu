@@ -4,8 +4,9 @@
  *
  * All tiles of all products, slices and trials are one list, which the blocks go through with one ring of copies that runs on
  * from tile to tile: the next tile is on its way while one leaves. */
+#include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
-#include "gpu/cuda/copy.cuh"
+#include "gpu/cuda/ptx.cuh"
 #include "gpu/cuda/shared.cuh"
 
 namespace {
@@ -18,7 +19,7 @@ enum { CLASSES = 4, ROWS = BK / CLASSES };          /* of the rows of a step tha
 /* How a tile is cut: warps of MI x 16 rows by 32 columns. Behind the ring lie column sums by class, then whole. */
 template <int TILE_> struct shape {
 	enum { TILE = TILE_, LD = TILE + 8, STAGE = 2 * BK * LD, THREADS = 2 * TILE, ACROSS = TILE / PART, MI = TILE * ACROSS / (THREADS / 32) / 16 };
-	enum { PER_ROW = TILE / 8, BYTES = STAGES * STAGE * 2 + (CLASSES + 1) * TILE * 4 };
+	enum { PER_ROW = TILE / 8, DOWN = THREADS / PER_ROW, BYTES = STAGES * STAGE * 2 + (CLASSES + 1) * TILE * 4 };
 };
 
 /* Of all products, slices and trials. */
@@ -45,58 +46,65 @@ template <typename S> __device__ __forceinline__ struct work work_of(const struc
 	return w;
 }
 
-/* One operand's part of a stage: BK rows from row k on, a tile's columns from `col0` on. */
-template <typename S> __device__ __forceinline__ void bring(bf16 *to, const bf16 *from, int ld, int k, int k_end, int col0, int cols)
+/* Where the copies stand: they run ahead of the products. A thread brings 8 columns of every DOWN-th row of a stage, of both operands:
+ * rows of activations and of their gradients are padded, with zeros that a tile may take along (the states' with anything, see
+ * leave_squares()). What does not change from step to step of a tile is worked out once. */
+struct feed {
+	int id;
+	int left;             /* rows of the sum from this stage on */
+	int a_rows, b_rows;   /* and from this thread's first one on: none where it has no columns */
+	int a_down, b_down;   /* elements from one of its rows to the next */
+	const bf16 *a, *b;    /* its next 8 columns */
+};
+
+template <typename S> __device__ __forceinline__ void feed_tile(struct feed &f, const struct gemm_group &group, int total)
 {
-	const int row = threadIdx.x / S::PER_ROW, col = threadIdx.x % S::PER_ROW * 8, left = copy_left(cols, col0 + col);
+	const int row = threadIdx.x / S::PER_ROW, col = threadIdx.x % S::PER_ROW * 8;
 
-	from += (size_t)(k + row) * ld + col0 + col;
-	to += row * S::LD + col;
-#pragma unroll
-	for (int i = 0; i < BK; i += S::THREADS / S::PER_ROW) {
-		const bool in = left && k + row + i < k_end;
-
-		ptx_copy16(ptx_shared_at(to + i * S::LD), in ? from + (size_t)i * ld : from - (size_t)(k + row) * ld - col0 - col, in ? 2 * left : 0);
-	}
+	if (f.id >= total)
+		return;
+	const struct work w = work_of<S>(group, f.id);
+	const struct gemm &g = group.g[w.p];
+	f.left = w.k_end - w.k;
+	f.a_rows = w.m0 + col < g.m ? f.left - row : 0, f.a_down = g.lda * S::DOWN;
+	f.b_rows = w.n0 + col < g.n ? f.left - row : 0, f.b_down = g.ldb * S::DOWN;
+	f.a = (const bf16 *)((const char *)g.a + w.z * g.a_trial) + g.seg[0].a + (size_t)(w.k + row) * g.lda + w.m0 + col;
+	f.b = (const bf16 *)((const char *)g.seg[0].b + w.z * g.b_trial) + (size_t)(w.k + row) * g.ldb + w.n0 + col;
 }
 
-/* Where the copies stand: they run ahead of the products. */
-struct feed { int id; struct work w; };
-
-/* Asks for the next stage; always a group, so that waits count alike. */
-template <typename S> __device__ __forceinline__ void feed_next(struct feed &f, const struct gemm_group &group, int total, bf16 *to)
+/* Asks for the next stage, which comes to `slot`; always a group, so that waits count alike. place: of this thread's first copy in
+ * the ring's first stage. */
+template <typename S> __device__ __forceinline__ void feed_next(struct feed &f, const struct gemm_group &group, int total, ptx_shared place, int slot)
 {
 	if (f.id < total) {
-		const struct gemm &g = group.g[f.w.p];
-
-		bring<S>(to, (const bf16 *)((const char *)g.a + f.w.z * g.a_trial) + g.seg[0].a, g.lda, f.w.k, f.w.k_end, f.w.m0, g.m);
-		bring<S>(to + BK * S::LD, (const bf16 *)((const char *)g.seg[0].b + f.w.z * g.b_trial), g.ldb, f.w.k, f.w.k_end, f.w.n0, g.n);
-		f.w.k += BK;
-		if (f.w.k >= f.w.k_end) {
+		place += slot * S::STAGE * (unsigned)sizeof(bf16);
+#pragma unroll
+		for (int i = 0; i < BK; i += S::DOWN, f.a += f.a_down)
+			ptx_copy16_if(place + i * S::LD * (unsigned)sizeof(bf16), f.a, f.a_rows > i);
+#pragma unroll
+		for (int i = 0; i < BK; i += S::DOWN, f.b += f.b_down)
+			ptx_copy16_if(place + (BK + i) * S::LD * (unsigned)sizeof(bf16), f.b, f.b_rows > i);
+		f.left -= BK, f.a_rows -= BK, f.b_rows -= BK;
+		if (f.left <= 0) {
 			f.id += gridDim.x;
-			if (f.id < total)
-				f.w = work_of<S>(group, f.id);
+			feed_tile<S>(f, group, total);
 		}
 	}
 	ptx_copy_commit();
 }
 
-/* A warp's share of a step, by 16 of k upwards, as in gemm.cu. a, b: its first row (column) of the stage. */
-template <typename S> __device__ __forceinline__ void multiply(float (&acc)[S::MI][NI][4], const bf16 *a, const bf16 *b)
+/* A warp's share of a step, by 16 of k upwards, as in gemm.cu. a, b: where this lane reads its first fragments. */
+template <typename S> __device__ __forceinline__ void multiply(float (&acc)[S::MI][NI][4], ptx_shared a, ptx_shared b)
 {
-	const int lane = threadIdx.x & 31;
-
-	a += ((lane & 7) + (lane >> 4) * 8) * S::LD + ((lane >> 3) & 1) * 8;
-	b += (lane & 15) * S::LD + (lane >> 4) * 8;
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
 		unsigned fa[S::MI][4], fb[NI / 2][4];
 #pragma unroll
 		for (int i = 0; i < S::MI; i++)
-			ptx_ldmatrix4t(fa[i], a + k * S::LD + i * 16);
+			ptx_ldmatrix4t(fa[i], a + (k * S::LD + i * 16) * (unsigned)sizeof(bf16));
 #pragma unroll
 		for (int j = 0; j < NI / 2; j++)
-			ptx_ldmatrix4t(fb[j], b + k * S::LD + j * 16);
+			ptx_ldmatrix4t(fb[j], b + (k * S::LD + j * 16) * (unsigned)sizeof(bf16));
 #pragma unroll
 		for (int i = 0; i < S::MI; i++)
 #pragma unroll
@@ -164,11 +172,12 @@ template <typename S> __device__ __forceinline__ void leave_tile(const float (&a
 }
 
 /* Sums of squares of the warp's 32 x 32 tiles, in gemm.cu's order: each quarter of 16 x 16 by itself, the first with the
- * bias gradient (bias: of the warp's rows, NULL: other columns' tiles have it). part: of the warp's first tile. */
+ * bias gradient (bias: of the warp's rows, NULL: other columns' tiles have it). part: of the warp's first tile. m, n: rows and
+ * columns that there are; behind the last row stands zero, behind the last column whatever a state's padding made of it. */
 template <typename S>
-__device__ __forceinline__ void leave_squares(const float (&acc)[S::MI][NI][4], const float *bias, double *part, int tiles_n, int m)
+__device__ __forceinline__ void leave_squares(const float (&acc)[S::MI][NI][4], const float *bias, double *part, int tiles_n, int m, int n)
 {
-	const int lane = threadIdx.x & 31;
+	const int lane = threadIdx.x & 31, col = (lane & 3) * 2;
 
 #pragma unroll
 	for (int t = 0; t < S::MI / 2; t++) {
@@ -182,7 +191,7 @@ __device__ __forceinline__ void leave_squares(const float (&acc)[S::MI][NI][4], 
 			for (int j = 0; j < 2; j++)
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
-					const float v = acc[t * 2 + q / 2][q % 2 * 2 + j][e]; /* zero beyond the last row and column */
+					const float v = (q % 2 * 2 + j) * 8 + col + (e & 1) < n ? acc[t * 2 + q / 2][q % 2 * 2 + j][e] : 0.f;
 
 					square[q] += (double)v * v;
 				}
@@ -207,14 +216,19 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS, 2) k_weight(
 	const int total = tiles_of(&group);
 	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* so that the compiler sees that a warp agrees on it */
 	const int wm = warp / S::ACROSS * (S::MI * 16), wn = warp % S::ACROSS * (NI * 8);
-	struct feed f = {(int)blockIdx.x, work_of<S>(group, blockIdx.x)};
+	const int lane = threadIdx.x & 31, a_at = ((lane & 7) + (lane >> 4) * 8) * S::LD + ((lane >> 3) & 1) * 8, b_at = (lane & 15) * S::LD + (lane >> 4) * 8;
+	const ptx_shared place = ptx_keep(ptx_shared_at(ring + threadIdx.x / S::PER_ROW * S::LD + threadIdx.x % S::PER_ROW * 8));
+	const ptx_shared a_from = ptx_keep(ptx_shared_at(ring + wm + a_at)), b_from = ptx_keep(ptx_shared_at(ring + BK * S::LD + wn + b_at));
+	struct feed f = {};
 	int slot = 0;
 
+	f.id = blockIdx.x;
+	feed_tile<S>(f, group, total);
 	cuda_wait_before();
 	cuda_let_next();
 #pragma unroll 1
 	for (int i = 0; i < STAGES - 1; i++)
-		feed_next<S>(f, group, total, ring + i * S::STAGE);
+		feed_next<S>(f, group, total, place, i);
 #pragma unroll 1
 	for (int id = blockIdx.x; id < total; id += gridDim.x) {
 		const struct work w = work_of<S>(group, id);
@@ -225,15 +239,15 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS, 2) k_weight(
 
 #pragma unroll 1
 		for (int k = w.k; k < w.k_end; k += BK) {
-			const bf16 *a = ring + slot * S::STAGE;
+			const unsigned stage = slot * S::STAGE * (unsigned)sizeof(bf16);
 
 			ptx_copy_wait<STAGES - 2>();
 			__syncthreads(); /* the stage is there for all, and its predecessor is free */
-			feed_next<S>(f, group, total, ring + (slot == 0 ? STAGES - 1 : slot - 1) * S::STAGE);
+			feed_next<S>(f, group, total, place, slot == 0 ? STAGES - 1 : slot - 1);
 			if (column)
-				add_columns<S>(sum, a);
+				add_columns<S>(sum, ring + slot * S::STAGE);
 			if (mine)
-				multiply<S>(acc, a + wm, a + BK * S::LD + wn);
+				multiply<S>(acc, a_from + stage, b_from + stage);
 			slot = slot + 1 == STAGES ? 0 : slot + 1;
 		}
 		if (column)
@@ -246,7 +260,7 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS, 2) k_weight(
 			const int tiles_n = (g.n + PART - 1) / PART;
 			double *part = (double *)((char *)g.part + w.z * g.part_trial) + (w.m0 + wm) / PART * tiles_n + (w.n0 + wn) / PART;
 
-			leave_squares<S>(acc, w.n0 + wn == 0 ? all + CLASSES * S::TILE + wm : nullptr, part, tiles_n, g.m - w.m0 - wm);
+			leave_squares<S>(acc, w.n0 + wn == 0 ? all + CLASSES * S::TILE + wm : nullptr, part, tiles_n, g.m - w.m0 - wm, g.n - w.n0 - wn);
 		}
 	}
 }
