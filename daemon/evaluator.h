@@ -78,7 +78,7 @@ typedef void (*act_done)(void *arg, int code, const struct act_result *r, const 
 int evaluator_act(struct evaluator *e, const struct policy_ref *p, const float *states, size_t floats, uint32_t rows,
 		  act_done done, void *arg, struct fh_status *st);
 
-/* Call handlers (rpc_eval.c). */
+/* Call handlers (rpc_eval.c, rpc_operation.c). */
 void rpc_evaluate(struct daemon *d, struct rpc_call *c);
 void rpc_act(struct daemon *d, struct rpc_call *c);
 void rpc_operation(struct daemon *d, struct rpc_call *c);

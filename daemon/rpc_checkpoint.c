@@ -4,27 +4,13 @@
 #include "daemon/jobs.h"
 #include "daemon/operations.h"
 #include "daemon/rpc.h"
-#include "daemon/rpc_eval.h"
+#include "daemon/rpc_operation.h"
 #include "proto/status.h"
 
 #include <string.h>
 
 #define LIST_MAX 2000            /* newest checkpoints in one reply */
 #define PAGE_DEFAULT (1u << 20)
-
-void checkpoint_to_wire(const struct checkpoint *c, Fh__V1__Checkpoint *out)
-{
-	fh__v1__checkpoint__init(out);
-	out->id = (char *)c->id;
-	out->has_job = out->has_step = out->has_created_ns = out->has_bytes = out->has_pinned = 1;
-	out->job = c->job;
-	out->step = c->step;
-	out->created_ns = c->created_ns;
-	out->bytes = c->bytes;
-	out->pinned = c->pinned;
-	out->reason = (char *)c->reason;
-	out->sha256 = (char *)c->sha256;
-}
 
 void rpc_list_checkpoints(struct daemon *d, struct rpc_call *c)
 {
