@@ -104,6 +104,11 @@ static void print_contracts(const Fh__V1__Dataset *d)
 	line("contracts", "%zu after each other%s%s", d->n_roll + 1, text, d->n_contract > CONTRACTS_SHOWN ? ", ..." : "");
 }
 
+static const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 static void print_dataset(const Fh__V1__Dataset *d)
 {
 	char t0[TIMESTAMP_TEXT_MAX], t1[TIMESTAMP_TEXT_MAX], a[OUT_TEXT], b[OUT_TEXT], file[OUT_TEXT], text[512];
@@ -123,9 +128,11 @@ static void print_dataset(const Fh__V1__Dataset *d)
 	if (d->n_version)
 		line("appended to", "%zu time%s", d->n_version, d->n_version == 1 ? "" : "s");
 	if (d->duplicates || d->dropped)
-		line("left out", "%llu duplicates, %llu bad rows", (unsigned long long)d->duplicates, (unsigned long long)d->dropped);
+		line("left out", "%llu duplicate%s, %llu bad row%s", (unsigned long long)d->duplicates, plural(d->duplicates),
+		     (unsigned long long)d->dropped, plural(d->dropped));
 	if (d->repaired || d->moved)
-		line("repaired", "%llu bars widened, %llu rows put in order", (unsigned long long)d->repaired, (unsigned long long)d->moved);
+		line("repaired", "%llu bar%s widened, %llu row%s put in order", (unsigned long long)d->repaired, plural(d->repaired),
+		     (unsigned long long)d->moved, plural(d->moved));
 	if (!d->has_memory_host) /* registered by an earlier release */
 		line("file", "%s", text_bytes(d->bytes, file));
 	else
@@ -139,7 +146,7 @@ static void print_dataset(const Fh__V1__Dataset *d)
 	if (d->created_ns)
 		line("created", "%s", text_time(d->created_ns, a));
 	if (d->jobs)
-		line("in use by", "%u job%s", d->jobs, d->jobs == 1 ? "" : "s");
+		line("in use by", "%u job%s", d->jobs, plural(d->jobs));
 	for (size_t i = 0; i < d->n_note; i++)
 		line("notice", "%s", text_clean(d->note[i], text, sizeof text));
 }

@@ -1,6 +1,7 @@
 /* Help texts, all of them made from the tables of commands and options. One thread. */
 #include "client/options.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #define NAME_COLUMN 22
@@ -46,8 +47,8 @@ void usage_command(FILE *f, const struct command *c)
 {
 	int any = c->opts && c->opts->name;
 
-	fprintf(f, "Usage: fhctl %s%s%s%s\n\n%s%s\n", c->name, any ? " [OPTION]..." : "", c->args && *c->args ? " " : "",
-		c->args ? c->args : "", c->help, strchr(".?!", c->help[strlen(c->help) - 1]) ? "" : ".");
+	fprintf(f, "Usage: fhctl %s%s%s%s\n\n%c%s%s\n", c->name, any ? " [OPTION]..." : "", c->args && *c->args ? " " : "",
+		c->args ? c->args : "", toupper((unsigned char)c->help[0]), c->help + 1, strchr(".?!", c->help[strlen(c->help) - 1]) ? "" : ".");
 	if (c->detail)
 		fprintf(f, "\n%s%s", c->detail, c->detail[strlen(c->detail) - 1] == '\n' ? "" : "\n");
 	if (any)

@@ -46,7 +46,7 @@ def test_show_says_all_of_it(daemon, folder):
     lines = {x.split("  ")[0].strip(): x for x in text.splitlines()}
     assert "2024-01-01T14:30:00Z to 2024-01-19T20:59:00Z" in text and got["hash"] in text
     assert "17: 12 x 17h 31m, 3 x 2m, 2 x 2d 17h 31m" in text
-    assert "2 bars widened, 1 rows put in order" in text and "1 duplicates" in text
+    assert "2 bars widened, 1 row put in order" in text and "1 duplicate, " in text
     assert "on the host" in text and "on a device" in text
     assert "Mon ..............▄███████" not in text and "Mon ..............▄██████..." in text, text
     assert "Sat ........................" in text and "Sun ........................" in text
