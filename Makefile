@@ -95,11 +95,13 @@ $(BUILD)/fhctl: $(BUILD)/client/fhctl.o $(BUILD)/libfhclient.a $(BUILD)/libfhpro
 # Nobody reads errno or floating-point exceptions there, and without them the loops become vector code; no result changes.
 $(BUILD)/gpu/features%.o: ALL_CFLAGS += -fno-math-errno -fno-trapping-math
 
-# The daemon with its crash points compiled in (FHD_CRASH_AT=LABEL ends it there at once): for tests only.
+# The daemon with its crash points compiled in (FHD_CRASH_AT=LABEL ends it there at once): for tests only. Files without one are
+# the same objects.
+crash_src := $(shell grep -l FHD_CRASH_POINT daemon/*.c)
 $(BUILD)/crash/%.o: %.c | $(BUILD)/proto/fh.pb-c.h
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DFH_CRASH_POINTS -MMD -MP -c $< -o $@
-$(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src)) $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
+$(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(crash_src)) $(BUILD)/daemon/main.o $(BUILD)/libfhd.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(BUILD)/libfhgpu.a $(DAEMON_LIBS) $(GPU_LIBS)
 
 # ---------------------------------------------------------------- CUDA backend: a shared object, loaded when a device is there
@@ -126,7 +128,7 @@ emu_cxx := $(filter ccache,$(CC)) $(if $(findstring clang,$(CC)),clang++,$(CXX))
 # ThreadSanitizer knows nothing of fibers, and nothing that it watches is in there.
 emu_san := $(if $(findstring thread,$(SAN)),,$(san_flags))
 emu_cpu := $(if $(shell grep -lw avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
-EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) -g -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed $(WERROR) -fno-omit-frame-pointer \
+EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed $(WERROR) -fno-omit-frame-pointer \
   -fno-strict-aliasing -Wno-strict-aliasing -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(emu_san)
 .PHONY: gpu-emu
 gpu-emu: $(BUILD)/emu/fhd-cuda.so $(BUILD)/emu/faults
@@ -173,6 +175,9 @@ gpu-bins: $(patsubst %.c,$(BUILD)/%,$(gpu_test_src))
 e2e-bins: $(BUILD)/fhd $(BUILD)/fhctl $(BUILD)/fhd-crash $(BUILD)/py/fh_pb2.py $(BUILD)/tests/data/bars $(BUILD)/tests/data/features
 $(BUILD)/tests/data/%: $(BUILD)/tests/data/%.o $(BUILD)/libfhclient.a $(BUILD)/libfhproto.a $(BUILD)/libfhgpu.a
 	$(CC) $(ALL_LDFLAGS) -o $@ $^ $(CLIENT_LIBS) $(GPU_LIBS)
+$(BUILD)/tests/one_thread.so: tests/sanitizers/one_thread.c
+	@mkdir -p $(@D)
+	$(CC) -Wall -Wextra $(WERROR) -shared -fPIC -o $@ $<
 $(BUILD)/py/fh_pb2.py: proto/fh.proto
 	@mkdir -p $(@D)
 	$(PROTOC) --python_out=$(BUILD)/py -I proto $<
@@ -219,7 +224,7 @@ install: host $(BUILD)/install/libfhclient.a
 	install -m 644 client/fhclient.h $(DESTDIR)$(PREFIX)/include/fh/client/
 	install -m 644 proto/status.h proto/wire.h $(BUILD)/proto/fh.pb-c.h $(DESTDIR)$(PREFIX)/include/fh/proto/
 	install -m 644 proto/fh.proto $(DESTDIR)$(PREFIX)/share/fh/
-	install -m 644 README.md gpu/INSTRUMENTS.md $(DESTDIR)$(PREFIX)/share/doc/fhd/
+	install -m 644 README.md gpu/INSTRUMENTS.md gpu/MATH.md $(DESTDIR)$(PREFIX)/share/doc/fhd/
 	sed 's|@PREFIX@|$(PREFIX)|g;s|@VERSION@|$(VERSION)|g;s|@LIBS@|$(CLIENT_LIBS) $(GPU_LIBS)|g' systemd/fhclient.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fhclient.pc
 	sed 's|/usr/local|$(PREFIX)|g' systemd/fhd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/fhd.service
 	install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/fhd.conf
@@ -251,5 +256,5 @@ help:
 clean:
 	rm -rf $(BUILD)
 
-all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src) $(wildcard tests/data/*.c)) $(patsubst %.c,$(BUILD)/crash/%.o,$(daemon_src))
+all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src) $(wildcard tests/data/*.c)) $(patsubst %.c,$(BUILD)/crash/%.o,$(crash_src))
 -include $(wildcard $(all_obj:.o=.d) $(emu_obj:.o=.d))

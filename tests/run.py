@@ -1,30 +1,32 @@
 #!/usr/bin/env python3
-"""Runs the checks and counts them: tests/run.py [--time-scale X] [STAGE...]
+"""Runs the checks and counts them: tests/run.py [STAGE...]
 
 Stages, in the order of `make check`:
   gcc    builds with -Werror, runs the C suites and the CUDA backend on its emulator, the learning proofs alone, the end-to-end suite
   clang  builds everything with clang and -Werror
   arrow  builds with Parquet (make ARROW=), reads and writes such files; one skip where the Python package pyarrow is not
   asan   AddressSanitizer and UndefinedBehaviorSanitizer: C suites, the end-to-end suite
-  tsan   ThreadSanitizer: the same but the readers of tests/data, which have one thread
+  tsan   ThreadSanitizer: the same without what has one thread (the readers of tests/data, the C suites in ONE_THREAD) and without
+         the end-to-end tests marked same_threads, whose threads do nothing that they do not do in others
   lint   layers (who may include whom), cppcheck and clang-tidy, quiet or failed
   fuzz   libFuzzer on everything that reads foreign bytes: a minute for market data files, less for the small formats
 and, on their own only:
   emu    AddressSanitizer and UndefinedBehaviorSanitizer over the CUDA stages on the emulator and the daemon on it: minutes, so not in make check
   gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
 
-What is about time (the learning proofs, the end-to-end suite without sanitizers) runs while nothing else does. The rest is
-built first, then shares the cores, the longest first.
+What is about time (the learning proofs, the end-to-end suite without sanitizers) runs while nothing else wants the cores: what it
+leaves of them builds the other variants. Then all the rest shares them, the longest first.
 
 The last line is "N passed, N failed, N skipped". Counting is honest: a program that crashes, hangs past its limit, leaves a
 process behind or stops before its last test has failed, and so has each test it did not reach; a skip is a skip, and the
 reasons are listed. A build and a lint run count as one check each. Each line ends with the seconds and, behind the +, the
-seconds of processor time. The output of whatever failed is shown; everything else stays in build/<stage>/log/.
+seconds of processor time. Of whatever failed is shown what says so (report.py), at once and again at the end; everything else stays in build/<stage>/log/.
 """
 import argparse
 import collections
-import concurrent.futures
 import ctypes
+import functools
+import heapq
 import os
 import re
 import select
@@ -33,23 +35,25 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import xml.etree.ElementTree as ET
 from pathlib import Path
+
+from report import report
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "python")
 CORES = len(os.sched_getaffinity(0))
-SHOWN_LINES = 60  # of a failed step's output
 
 STAGES = ("gcc", "clang", "arrow", "asan", "tsan", "lint", "fuzz")
 FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "json": 60, "dbn": 60}
 ALONE = ("gpu", "emu")
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
-    "clang": ["CC=clang", "OPT=-O0", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
-    "arrow": ["CC=gcc", "OPT=-O0"],
-    "asan": ["CC=gcc", "OPT=-O1", "EMU_OPT=-O1", "SAN=address,undefined"],
-    "tsan": ["CC=gcc", "OPT=-O2", "EMU_OPT=-O1", "SAN=thread"],
+    "clang": ["CC=clang", "OPT=-O0", "CFLAGS=", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
+    "arrow": ["CC=gcc", "OPT=-O0", "CFLAGS=-g1"],
+    "asan": ["CC=gcc", "OPT=-O1", "CFLAGS=-g1", "EMU_OPT=-O1", "SAN=address,undefined"],  # -g1 is enough for lines in reports
+    "tsan": ["CC=gcc", "OPT=-O2", "CFLAGS=-g1", "EMU_OPT=-O1", "SAN=thread"],
     "gpu": ["CC=gcc"],
 }
 SUPPRESSIONS = ROOT / "tests" / "sanitizers"
@@ -66,6 +70,11 @@ SAN_ENV = {
         "TSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/tsan.supp:halt_on_error=0:exitcode=66:atexit_sleep_ms=0:second_deadlock_stack=1:history_size=4",
     },
 }
+# C suites that never have a second thread, so that ThreadSanitizer has nothing to see in them. The gcc stage runs them with a library
+# that ends whoever starts one.
+ONE_THREAD = set("""client_number client_options client_plot client_tfevents client_timestamp daemon_config daemon_gate daemon_queue daemon_roles
+    gpu_env gpu_gap gpu_kernels gpu_layout gpu_market gpu_metrics gpu_philox gpu_safetensors gpu_spec gpu_sumtree gpu_synth
+    proto_instrument proto_spec proto_text proto_wire""".split())
 SLOWDOWN = {"gcc": 1, "gpu": 1, "arrow": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
 
 print_lock = threading.Lock()
@@ -139,16 +148,18 @@ def count_pytest(xml):
 
 
 class Step:
-    """One command with its way to count. `length`: about how many seconds it takes alone, for the order in a pool."""
+    """One command with its way to count. `length`: about how many seconds it takes alone, for the order in a pool. `idle`: it gets what
+    no other process wants of the cores."""
 
-    def __init__(self, name, argv, count, limit_s, env=None, log=None, length=1):
-        self.name, self.argv, self.count, self.limit_s = name, argv, count, limit_s
+    def __init__(self, name, argv, count, limit_s, env=None, log=None, length=1, idle=False):
+        self.name, self.argv, self.count, self.limit_s = name, ["chrt", "-i", "0", *argv] if idle else argv, count, limit_s
         self.env, self.log, self.length = env or {}, log, length
 
 
 GRACE_S = 5  # for processes of a step that are just ending
 running = set()
 running_lock = threading.Lock()
+failures = []  # what failed steps said, to be said again at the end
 
 
 def wait_for(pid, limit_s):
@@ -208,9 +219,9 @@ def run_step(step):
     note = f", over its limit of {step.limit_s:.0f} s" if over else ", left processes running" if left else f", exit {code}" if got.failed else ""
     say(f"{mark} {step.name:<34} {got} ({took:.1f} s + {cpu:.1f} s{note})")
     if got.failed:
-        lines = text.splitlines()
-        shown = lines if len(lines) <= SHOWN_LINES else ["…"] + lines[-SHOWN_LINES:]
-        say("\n".join("     | " + line for line in shown))
+        shown = "\n".join("     | " + line for line in report(text)) + f"\n     | all of it: {os.path.relpath(step.log, ROOT)}"
+        say(shown)
+        failures.append(f"FAIL {step.name}{note}\n{shown}")
     return got
 
 
@@ -221,31 +232,85 @@ def kill_group(pid):
         pass
 
 
+def attempt(work):
+    """What it gives; where it raises (a fault of this file, or a program that is not there), a failed check."""
+    try:
+        return work()
+    except Exception:
+        failures.append(f"FAIL tests/run.py\n{traceback.format_exc()}")
+        return Count(0, 1, 0), ()
+
+
+class Pool:
+    """Runs what it is given, the longest first, `width` at once. A piece of work is a Step, or a function that gives a Count and more work."""
+
+    def __init__(self, width):
+        self.total, self.queue, self.busy, self.number = Count(), [], 0, 0
+        self.change = threading.Condition()
+        self.threads = [threading.Thread(target=self._work) for _ in range(width)]
+
+    def add(self, work, length=None):
+        with self.change:
+            self.number += 1  # what is equally long runs in the order in which it came
+            heapq.heappush(self.queue, (-(length or work.length), self.number, work))
+            self.change.notify()
+
+    def _work(self):
+        while True:
+            with self.change:
+                while not self.queue and self.busy:
+                    self.change.wait()
+                if not self.queue:
+                    self.change.notify_all()
+                    return
+                work = heapq.heappop(self.queue)[2]
+                self.busy += 1
+            got, more = attempt(lambda: (run_step(work), ()) if isinstance(work, Step) else work())
+            for step in more:
+                self.add(step)
+            with self.change:
+                self.busy -= 1
+                self.total.add(got)
+                self.change.notify_all()
+
+    def run(self):
+        for thread in self.threads:
+            thread.start()
+        for thread in self.threads:
+            thread.join()
+        return self.total
+
+
 def run_pool(steps, width):
-    total = Count()
-    with concurrent.futures.ThreadPoolExecutor(width) as pool:
-        for got in pool.map(run_step, sorted(steps, key=lambda s: -s.length)):
-            total.add(got)
-    return total
+    pool = Pool(width)
+    for step in steps:
+        pool.add(step)
+    return pool.run()
 
 
-def build(stage, targets, *more):
+def build(stage, targets, *more, idle=False):
     folder = ROOT / "build" / ("check" if stage == "gcc" else stage)
     argv = ["make", "-s", f"-j{CORES}", f"BUILD={folder.relative_to(ROOT)}", "WERROR=-Werror", *BUILD_ARGS[stage], *more, *targets]
     if os.environ.get("CCACHE_DIR") or os.environ.get("FHD_CCACHE"):
         argv = [a.replace("CC=", "CC=ccache ") if a.startswith("CC=") else a for a in argv]
-    return folder, run_step(Step(f"{stage}: build", argv, count_single, 1800, log=folder / "log" / "build.txt"))
+    return folder, run_step(Step(f"{stage}: build", argv, count_single, 1800, log=folder / "log" / "build.txt", idle=idle))
 
 
 LENGTHS = {"gpu_checkpoint": 8, "client_follow": 8, "daemon_http": 5, "daemon_series": 4, "client_csv": 3, "daemon_jobs": 3, "gpu_learn": 3}
 
 
+def c_sources(stage, kind):
+    return [source for source in sorted((ROOT / "tests" / kind).glob("*.c")) if stage != "tsan" or source.stem not in ONE_THREAD]
+
+
 def c_steps(stage, folder, kind, limit_s):
     steps = []
-    for source in sorted((ROOT / "tests" / kind).glob("*.c")):
+    for source in c_sources(stage, kind):
         program = folder / "tests" / kind / source.stem
+        watched = stage == "gcc" and source.stem in ONE_THREAD
+        alone = {"LD_PRELOAD": str(folder / "tests" / "one_thread.so"), "OPENBLAS_NUM_THREADS": "1"} if watched else {}
         steps.append(Step(f"{stage}: {kind}/{source.stem}", [str(program)], count_cmocka, limit_s * SLOWDOWN[stage],
-                          env={**SAN_ENV[stage], "FH_TEST_SLOWDOWN": str(SLOWDOWN[stage])},
+                          env={**SAN_ENV[stage], "FH_TEST_SLOWDOWN": str(SLOWDOWN[stage]), **alone},
                           log=folder / "log" / f"{kind}_{source.stem}.txt", length=LENGTHS.get(source.stem, 1)))
     return steps
 
@@ -277,13 +342,19 @@ def emulated_steps(stage, folder, programs=None):
     return steps
 
 
+MARKS = {"asan": "not plain_only", "tsan": "not plain_only and not same_threads", "arrow": "not plain_only"}
+# Small networks on two threads spin more than they compute, and how the threads of a team share their work is a subject of the C suites.
+# The run that others are compared with (tests/e2e/test_durable.py) has two.
+ONE_COMPUTES = {"asan": {"FH_HOST_THREADS": "1"}, "tsan": {"FH_HOST_THREADS": "1"}}
+
+
 def pytest_step(stage, folder, suite, limit_s, length, *more):
     name = Path(suite).stem
     xml = folder / "log" / f"{name}.xml"
     xml.unlink(missing_ok=True)
     argv = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", "--durations=15", f"--junitxml={xml}",
-            "-o", "junit_family=xunit2", *(["-m", "not plain_only"] if stage != "gcc" else []), *more, suite]
-    env = {**SAN_ENV[stage], "FHD_BUILD": str(folder), "FHD_SLOWDOWN": str(SLOWDOWN[stage]), "PYTHONDONTWRITEBYTECODE": "1"}
+            "-o", "junit_family=xunit2", *(["-m", MARKS[stage]] if stage in MARKS else []), *more, suite]
+    env = {**SAN_ENV[stage], **ONE_COMPUTES.get(stage, {}), "FHD_BUILD": str(folder), "FHD_SLOWDOWN": str(SLOWDOWN[stage]), "PYTHONDONTWRITEBYTECODE": "1"}
     return Step(f"{stage}: {name}", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / f"{name}.txt", length=length)
 
 
@@ -328,10 +399,10 @@ def lint_steps():
             for tool, length in (("layers", 1), ("cppcheck", 10), ("clang-tidy", 130))]
 
 
-def fuzz_steps():
+def fuzz_steps(idle=False):
     """The libraries are built at once; each target's program when its turn comes."""
     log = ROOT / "build" / "fuzz" / "log"
-    total = run_step(Step("fuzz: build", ["tests/fuzz/run.sh", "build"], count_single, 1800, log=log / "build.txt"))
+    total = run_step(Step("fuzz: build", ["tests/fuzz/run.sh", "build"], count_single, 1800, log=log / "build.txt", idle=idle))
     if total.failed:
         return total, []
     return total, [Step(f"fuzz: {target}", ["tests/fuzz/run.sh", target], count_single, seconds + 300,
@@ -341,7 +412,7 @@ def fuzz_steps():
 NO_PARQUET = "--ignore=tests/data/test_parquet.py"  # it has a stage of its own, with a build that can
 
 
-def arrow_steps():
+def arrow_steps(idle=False):
     found = sorted(Path(PYTHON).parent.parent.glob("lib/python3*/site-packages/pyarrow/include/arrow"))
     if not found:
         skip = Count(0, 0, 1)
@@ -349,13 +420,13 @@ def arrow_steps():
         return skip, []
     folder = ROOT / "build" / "arrow"
     made = [f"{folder.relative_to(ROOT)}/{x}" for x in ("py/fh_pb2.py", "tests/data/bars")]
-    folder, total = build("arrow", ["host", *made], f"ARROW={found[0].parent.parent}")
+    folder, total = build("arrow", ["host", *made], f"ARROW={found[0].parent.parent}", idle=idle)
     suites = ("tests/data/test_parquet.py", "tests/e2e/test_datasets.py")
     return total, [] if total.failed else [pytest_step("arrow", folder, x, 600, 10, "-k", "arquet") for x in suites]
 
 
 def run_gcc():
-    folder, total = build("gcc", ["host", "unit-bins", "train-bins", "e2e-bins", "gpu-emu", "gpu-bins"])
+    folder, total = build("gcc", ["host", "unit-bins", "train-bins", "e2e-bins", "gpu-emu", "gpu-bins", "build/check/tests/one_thread.so"])
     if total.failed:
         return total
     total.add(run_pool(c_steps("gcc", folder, "unit", 120) + emulated_steps("gcc", folder), CORES))
@@ -364,8 +435,13 @@ def run_gcc():
     return total
 
 
-def sanitizer_steps(stage):
-    folder, total = build(stage, ["host", "unit-bins", "e2e-bins"])
+def clang_steps(idle=False):
+    return build("clang", ["host", "unit-bins", "train-bins", "e2e-bins", "gpu-emu"], idle=idle)[1], []
+
+
+def sanitizer_steps(stage, idle=False):
+    units = [f"build/{stage}/tests/unit/{source.stem}" for source in c_sources(stage, "unit")]
+    folder, total = build(stage, ["host", "e2e-bins", *units], idle=idle)
     if total.failed:
         return total, []
     steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 300)]
@@ -374,38 +450,54 @@ def sanitizer_steps(stage):
     return total, steps
 
 
-def emulator_steps():
-    folder, total = build("asan", ["host", "e2e-bins", "gpu-emu", "gpu-bins"])
+def emulator_steps(idle=False):
+    folder, total = build("asan", ["host", "e2e-bins", "gpu-emu", "gpu-bins"], idle=idle)
     if total.failed:
         return total, []
     return total, [*emulated_steps("asan", folder, EMULATED_ASAN), pytest_step("asan", folder, "tests/e2e/test_device.py", 1800, 300)]
 
 
+# Of each stage that others may run beside: what builds it and says what is to be run then. The longest first.
+VARIANTS = {
+    "tsan": functools.partial(sanitizer_steps, "tsan"),
+    "asan": functools.partial(sanitizer_steps, "asan"),
+    "fuzz": fuzz_steps,
+    "emu": emulator_steps,
+    "clang": clang_steps,
+    "arrow": arrow_steps,
+}
+
+
+def build_beside(variants, pool, over):
+    """Builds until the other stage is over; what it had no time for stays in `variants`."""
+    while variants and not over.is_set():
+        stage = next(iter(variants))
+        make = variants.pop(stage)
+        got, steps = attempt(lambda: make(idle=True))
+        pool.total.add(got)
+        for step in steps:
+            pool.add(step)
+
+
 def run_stages(stages):
-    """gcc while nothing else runs; then all builds; then what is left, at once: suites wait a lot, so one more than there are cores."""
-    total, steps = Count(), []
-    for stage in stages:
-        got, more = Count(), []
-        if stage == "gpu":
-            got = run_gpu()
-        elif stage == "lint":
-            more = lint_steps()
-        elif stage == "fuzz":
-            got, more = fuzz_steps()
-        elif stage == "gcc":
-            got = run_gcc()
-        elif stage == "arrow":
-            got, more = arrow_steps()
-        elif stage == "emu":
-            got, more = emulator_steps()
-        elif stage == "clang":
-            got = build("clang", ["host", "unit-bins", "train-bins", "e2e-bins", "gpu-emu"])[1]
-        else:
-            got, more = sanitizer_steps(stage)
-        total.add(got)
-        steps += more
-    total.add(run_pool(steps, CORES + 1))
-    return total
+    """gcc and gpu while nothing else wants the cores, but variants are built from what they leave; then the rest at once: suites wait a
+    lot, so one more than there are cores."""
+    pool, over = Pool(CORES + 1), threading.Event()
+    variants = {stage: make for stage, make in VARIANTS.items() if stage in stages}
+    if "gcc" in stages:
+        beside = threading.Thread(target=build_beside, args=(variants, pool, over))
+        beside.start()
+        got = run_gcc()
+        over.set()
+        beside.join()
+        pool.total.add(got)
+    if "gpu" in stages:
+        pool.total.add(run_gpu())
+    for number, make in enumerate(variants.values()):
+        pool.add(make, 10000 - number)
+    for step in lint_steps() if "lint" in stages else ():
+        pool.add(step)
+    return pool.run()
 
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -433,6 +525,8 @@ def main():
     total = run_stages(args.stage or STAGES)
     for reason, n in sorted(total.reasons.items()):
         say(f"skipped {n}: {reason}")
+    if failures:
+        say("\n".join(["what failed, again:", *failures]))
     say(f"{time.monotonic() - start:.0f} s")
     say(str(total))
     return 1 if total.failed or total.passed + total.skipped == 0 else 0

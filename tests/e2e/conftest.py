@@ -6,6 +6,8 @@ import fh
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "plain_only: not under a sanitizer (times latency, or repeats what another test covers)")
+    config.addinivalue_line("markers", "same_threads: not under ThreadSanitizer (the threads do what they do in another test; what is new is what "
+                                       "one of them reads, computes or prints)")
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 import datetime as dt
 import json
 
+import pytest
+
 import fh
 
+pytestmark = pytest.mark.same_threads
 DAY = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)  # a Monday
 
 

@@ -66,6 +66,7 @@ def test_append_is_an_import_of_all(daemon, client, folder, es):
     assert any("500 bars appended from more.csv" in n for n in a.note) and a.tick == 0.25
 
 
+@pytest.mark.same_threads
 def test_what_the_set_has_is_left_out_and_what_differs_refused(daemon, client, folder, es):
     result = daemon.ctl("dataset", "append", es, write(folder / "over.csv", rows(900, 150)))
     assert "100 bars of the file are in the set already" in result.err
@@ -137,6 +138,7 @@ ODD = [(-300, -0.1, 0.30000000000000004, -1 / 3, 1e-9, 0), (0, 5e-324, 1e12, -1e
        (7, 2.0**-30, 1 / 3, 0.0, 0.1 + 0.2, 2**53 + 2.0), (61, 100, 100, 100, 100, 0.5)]
 
 
+@pytest.mark.same_threads
 @pytest.mark.parametrize("ending", ["csv", "safetensors"])
 @pytest.mark.parametrize("volume", [True, False])
 def test_export_then_import_gives_the_same_hash(daemon, client, folder, ending, volume):
@@ -159,6 +161,7 @@ def test_export_then_import_gives_the_same_hash(daemon, client, folder, ending, 
         assert all(np.array_equal(file[k], b[k]) for k in KEYS)
 
 
+@pytest.mark.same_threads
 def test_safetensors_that_are_no_bars_are_refused(daemon, folder):
     path = folder / "x.safetensors"
     ok = {k: np.arange(5, dtype=np.float64) + 1 for k in KEYS[1:]} | {"ts": np.arange(5, dtype=np.int64)}
@@ -173,6 +176,7 @@ def test_safetensors_that_are_no_bars_are_refused(daemon, folder):
     assert "bad rows dropped: 1" in daemon.ctl("dataset", "import", path, "--name", "x", "--on-bad-row=drop").out
 
 
+@pytest.mark.same_threads
 def test_export_refusals(daemon, folder, es):
     assert "the ending" in daemon.ctl("dataset", "export", es, folder / "x.xlsx", code=2).err
     assert daemon.ctl("dataset", "export", "nothing", folder / "x.csv", code=3).err
@@ -180,6 +184,7 @@ def test_export_refusals(daemon, folder, es):
     assert not list(folder.glob("x*"))
 
 
+@pytest.mark.same_threads
 def test_parquet_where_it_is_built(daemon, client, folder, es):
     """And where it is not, both ways say how to get it."""
     path, foreign = folder / "x.parquet", folder / "y.parquet"
@@ -197,6 +202,7 @@ def test_parquet_where_it_is_built(daemon, client, folder, es):
     assert np.array_equal(t["ts"].cast("int64").to_numpy(), b["ts"])
 
 
+@pytest.mark.same_threads
 def test_an_instrument_gives_tick_and_session(daemon, client, folder):
     path = write(folder / "es.csv", rows(0, 3000))
     daemon.ctl("dataset", "import", path, "--name", "a", "--instrument", "es", "--bar", "1d")
@@ -207,6 +213,7 @@ def test_an_instrument_gives_tick_and_session(daemon, client, folder):
     assert "there are ES, NQ" in daemon.ctl("dataset", "import", path, "--name", "c", "--instrument", "ESX", code=2).err
 
 
+@pytest.mark.same_threads
 def test_a_job_with_max_gap_never_fills_across_one(daemon, client, folder):
     """Hours of trading with breaks of two hours: the trace of the agent has no fill right after a break, and has some without max_gap."""
     r, data, t, c = random.Random(1), [], 0, 5000.0
@@ -247,6 +254,7 @@ def contracts(path, n=1200, rolls=(400, 900), step=100.0):
     return path
 
 
+@pytest.mark.same_threads
 def test_changes_of_the_contract_are_known_and_kept(daemon, client, folder):
     path = contracts(folder / "r.csv")
     result = daemon.ctl("dataset", "import", path, "--name", "r", "--tick", "0.25")
@@ -278,6 +286,7 @@ def test_changes_of_the_contract_are_known_and_kept(daemon, client, folder):
     assert max(b["high"] - b["low"]) < 2, "no long bar spans two contracts"
 
 
+@pytest.mark.same_threads
 def test_a_contract_that_changes_at_the_seam(daemon, client, folder):
     """Files that end and begin with their contracts: the change between them is known from the names, or from the bar they share."""
     path = contracts(folder / "all.csv")
@@ -314,6 +323,7 @@ def test_a_contract_that_changes_at_the_seam(daemon, client, folder):
     assert show(client, "merged").hash == show(client, "all").hash
 
 
+@pytest.mark.same_threads
 def test_the_seam_of_a_continuous_symbol(daemon, client, folder):
     """Two DBN files of ES.c.0, another contract in each: the numbers behind the name tell."""
     sys.path.insert(0, str(fh.ROOT / "tests" / "data"))
@@ -343,6 +353,7 @@ def test_names_of_contracts_that_do_not_fit_are_refused(client):
         assert words in str(e.value)
 
 
+@pytest.mark.same_threads
 def test_exported_contracts_keep_their_names(daemon, client, folder):
     text = contracts(folder / "r.csv").read_text().replace(",ESH4", ',"ES, H4"').replace(",ESM4", ',"E ""S"" M4"')
     (folder / "odd.csv").write_text(text)
@@ -356,6 +367,7 @@ def test_exported_contracts_keep_their_names(daemon, client, folder):
         assert back.hash == show(client, "odd").hash and list(back.contract) == names and list(back.roll) == [400, 900]
 
 
+@pytest.mark.same_threads
 def test_a_position_does_not_earn_the_step_between_two_contracts(daemon, client, folder):
     """Buy and hold over two steps of +100: with rolls it pays for four sides, without it earns the steps."""
     daemon.ctl("dataset", "import", contracts(folder / "r.csv"), "--name", "r", "--tick", "0.25")

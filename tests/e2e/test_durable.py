@@ -33,7 +33,7 @@ def assert_same_bits(a, b):
 def reference():
     """Final tensors and metrics of the uninterrupted run of LONG, made once."""
     folder = fh.short_folder()
-    d = fh.Daemon(folder).start()
+    d = fh.Daemon(folder).start(env={"FH_HOST_THREADS": "2"})  # the others may have another number: the bits do not depend on it
     try:
         with d.client() as client:
             client.synth("m")
@@ -133,7 +133,7 @@ def test_sigterm_requeues_and_goes_on(make_daemon, folder, reference):
     with d.client() as c:
         c.synth("m")
         start_long(c)
-        start_long(c, "behind")
+        c.start(fh.merge(fh.SMALL, {"data": {"dataset": "m"}}), name="behind")
         c.wait_step("ref", 200)
     d.stop()
     d.start()
@@ -265,6 +265,11 @@ def crash_labels():
     return sorted(labels)
 
 
+def some_under_tsan(labels):
+    """Every fourth: the daemon's threads are the same at each."""
+    return [label if n % 4 == 0 else pytest.param(label, marks=pytest.mark.same_threads) for n, label in enumerate(labels)]
+
+
 def drive(d, client):
     """Touches everything that writes: data sets, jobs, checkpoints, states. Each step may have happened before."""
     def once(fn, *allowed):
@@ -293,7 +298,7 @@ def drive(d, client):
         once(lambda c=checkpoint: client.call("drop_checkpoint", pb.DropCheckpointRequest(checkpoint=c.id)), pb.NOT_FOUND, pb.CONFLICT)
 
 
-@pytest.mark.parametrize("label", crash_labels())
+@pytest.mark.parametrize("label", some_under_tsan(crash_labels()))
 def test_crash_point(make_daemon, folder, reference, label):
     """The daemon ends at the label while everything that writes goes on; afterwards the work is finished as if nothing had been."""
     d = make_daemon("fhd-crash", env={"FHD_CRASH_AT": label})

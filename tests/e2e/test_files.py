@@ -3,12 +3,15 @@ import hashlib
 import json
 
 import numpy as np
+import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import fh
 import kept
 from fh import pb
+
+pytestmark = pytest.mark.same_threads
 
 # Network of section 1 at the sizes of fh.SMALL: name -> shape.
 def expected_parameters(sd=48, h1=16, h2=16, vh=8, ah=8, atoms=11, actions=(5, 3, 3)):

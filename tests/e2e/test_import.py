@@ -29,6 +29,7 @@ def test_four_spellings_of_the_same_bars(daemon, client):
     assert len(set(hashes)) == 1
 
 
+@pytest.mark.same_threads
 def test_klines_with_and_without_header(daemon, client):
     for i, name in enumerate(("klines_header.csv", "klines_no_header.csv")):
         daemon.ctl("dataset", "import", fh.CASES / name, "--name", f"k{i}")
@@ -37,6 +38,7 @@ def test_klines_with_and_without_header(daemon, client):
     assert client.call("show_dataset", pb.ShowDatasetRequest(name="k0")).dataset.hash == client.call("show_dataset", pb.ShowDatasetRequest(name="k1")).dataset.hash
 
 
+@pytest.mark.same_threads
 def test_bad_rows_are_refused_whole_or_dropped_and_counted(daemon, client):
     result = daemon.ctl("dataset", "import", fh.CASES / "nan_rows.csv", "--name", "n", code=2)
     assert re.search(r"nan_rows\.csv:3", result.err) and re.search(r"open|column", result.err), result
@@ -47,6 +49,7 @@ def test_bad_rows_are_refused_whole_or_dropped_and_counted(daemon, client):
     assert all(np.isfinite(v).all() for v in bars(client, "n").values())
 
 
+@pytest.mark.same_threads
 def test_one_time_has_one_bar(daemon, client):
     text = (fh.CASES / "dup_ts.csv").read_text().splitlines()
     result = daemon.ctl("dataset", "import", fh.CASES / "dup_ts.csv", "--name", "d", code=2)
@@ -61,6 +64,7 @@ def test_one_time_has_one_bar(daemon, client):
     assert not np.array_equal(kept["first"]["close"], kept["last"]["close"])
 
 
+@pytest.mark.same_threads
 def test_exact_repeat_is_dropped_with_a_notice(daemon, client, folder):
     lines = (fh.CASES / "plain_lf.csv").read_text().splitlines()
     path = folder / "repeat.csv"
@@ -71,12 +75,14 @@ def test_exact_repeat_is_dropped_with_a_notice(daemon, client, folder):
     assert re.search(r"repeat|duplicate|twice|same", (result.out + result.err).lower()), result
 
 
+@pytest.mark.same_threads
 @pytest.mark.parametrize("name", ["negative_price.csv", "zero_price.csv", "zero_volume.csv", "flat_fee.csv"])
 def test_odd_prices_and_volumes_are_fine(daemon, client, name):
     daemon.ctl("dataset", "import", fh.CASES / name, "--name", "x")
     assert np.isfinite(kept.features(daemon.state / "datasets" / "x.safetensors")).all()
 
 
+@pytest.mark.same_threads
 def test_statistics_never_see_the_future(daemon, client):
     for x in "ab":
         daemon.ctl("dataset", "import", fh.CASES / f"future_{x}.csv", "--name", x)
@@ -96,6 +102,7 @@ TIMES = {
 }
 
 
+@pytest.mark.same_threads
 @pytest.mark.parametrize("kind", TIMES)
 def test_time_spellings(daemon, client, folder, kind):
     column, pattern = TIMES[kind]
@@ -109,6 +116,7 @@ def test_time_spellings(daemon, client, folder, kind):
     assert "volume" in (result.out + result.err).lower(), "no volume column: 0 with a notice"
 
 
+@pytest.mark.same_threads
 def test_date_and_time_columns(daemon, client, folder):
     path = folder / "t.csv"
     path.write_text("Date,Time,Open,High,Low,Close,Volume\n" + "".join(f"2024-01-02,09:0{i}:00,1,2,0.5,1,{i}\n" for i in range(3)))
@@ -130,6 +138,7 @@ BAD = {
 }
 
 
+@pytest.mark.same_threads
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_files_name_the_place_and_register_nothing(daemon, client, folder, kind):
     text, word = BAD[kind]
@@ -151,6 +160,7 @@ def test_missing_file_and_taken_name(daemon, client, folder):
     daemon.ctl("dataset", "show", "x", code=3)
 
 
+@pytest.mark.same_threads
 def test_compressed_file(daemon, client, folder):
     path = folder / "p.csv.gz"
     path.write_bytes(gzip.compress((fh.CASES / "plain_lf.csv").read_bytes()))

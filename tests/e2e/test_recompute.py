@@ -12,6 +12,7 @@ from fh import pb
 
 YEAR_NS = 365.25 * 86400 * 1e9
 TOL = 1e-9
+pytestmark = pytest.mark.same_threads
 
 
 def close(a, b, scale=0.0):
@@ -86,12 +87,15 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("name,env", SETTINGS, ids=[s[0] for s in SETTINGS])
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_metrics_follow_from_the_trace(daemon, client, spec, folder, name, env, split):
+def test_metrics_follow_from_the_trace(daemon, client, spec, folder, name, env):
     longer = {"learn": {"lr": 3e-3}, "run": {"steps_per_epoch": 2000, "validate_every": 0}}  # until the policy trades
     job = client.start(spec(longer, env=env), name="j")
     client.wait_state(job.id, "DONE")
-    path = folder / "trace.csv"
+    for split in ("validation", "test"):
+        check_split(daemon, client, folder / f"{split}.csv", name, split)
+
+
+def check_split(daemon, client, path, name, split):
     reply = daemon.ctl("evaluate", "j", "--split", split, "--trace", path, "-o", "json").json()
     report = {m["name"]: float(m["value"]) for m in agent_report(reply)["value"]}
     trace = Trace(path)

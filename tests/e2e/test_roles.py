@@ -1,6 +1,5 @@
 """What users may do on an ipc socket: the setting `roles`, told by the kernel and not by the client."""
 import os
-import socket
 
 import pytest
 
@@ -65,16 +64,14 @@ def test_a_token_may_give_more(make_daemon, folder):
 
 
 def test_tcp_is_no_way_around(make_daemon, folder):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    config = folder / "fhd.yaml"
-    config.write_text(f'roles: "read:{ME}"\nlisten: ["ipc://{folder}/fhd.sock", "tcp://127.0.0.1:{port}"]\n')
-    d = make_daemon(start=False)
-    d.start("--config", str(config), url=False)
-    assert d.ctl("info").code == 0
-    with fh.Client(f"tcp://127.0.0.1:{port}") as c:
-        assert denied(c, "info").field == "token"
+    with fh.loopback_port() as port:
+        config = folder / "fhd.yaml"
+        config.write_text(f'roles: "read:{ME}"\nlisten: ["ipc://{folder}/fhd.sock", "tcp://127.0.0.1:{port}"]\n')
+        d = make_daemon(start=False)
+        d.start("--config", str(config), url=False)
+        assert d.ctl("info").code == 0
+        with fh.Client(f"tcp://127.0.0.1:{port}") as c:
+            assert denied(c, "info").field == "token"
 
 
 def test_a_listener_that_died_keeps_its_roles(make_daemon, folder):

@@ -7,11 +7,12 @@ import threading
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import fh
 from fh import pb
 
-BARS = 350_000
+BARS = 270_000  # two whole messages and more than half of a third
 BYTES = 48 * BARS
 CHUNK = 4_800_000
 
@@ -118,20 +119,18 @@ def proxy(folder):
 
 @pytest.fixture(scope="module")
 def market_file():
-    """A CSV file and the hash of its bars."""
+    """A file of bars, of the kind that is read soonest, and the hash of its bars."""
     folder = fh.short_folder()
     r = np.random.default_rng(5)
     ts = 1_704_186_000 + 60 * np.arange(BARS)
     c = 5000 + np.cumsum(r.integers(-2, 3, BARS)) * 0.25
     o = np.concatenate([c[:1], c[:-1]])
     h, low, v = np.maximum(o, c) + 0.25, np.minimum(o, c) - 0.25, r.integers(0, 999, BARS)
-    path = folder / "big.csv"
-    with open(path, "w") as f:
-        f.write("ts,open,high,low,close,volume\n")
-        f.writelines(f"{t},{a!r},{b!r},{d!r},{e!r},{w}\n" for t, a, b, d, e, w in
-                     zip(ts.tolist(), o.tolist(), h.tolist(), low.tolist(), c.tolist(), v.tolist()))
+    path = folder / "big.safetensors"
+    columns = {"ts": ts * 10**9, "open": o, "high": h, "low": low, "close": c, "volume": v.astype("f8")}
+    save_file(columns, path)
     digest = hashlib.sha256()
-    for column in (ts * 10**9, o, h, low, c, v.astype("f8")):
+    for column in columns.values():
         digest.update(column.tobytes())
     yield path, digest.hexdigest()
     fh.remove(folder)

@@ -17,9 +17,12 @@ cppcheck)
 		-D_GNU_SOURCE -D__GNUC__=12 -D__x86_64__ -I. "${sources[@]}"
 	;;
 clang-tidy)
+	# Paths that the analyzer follows through one function at most. Its own bound is 225,000, which takes three times as long and
+	# found nothing more in code with faults put in.
+	paths=40000
 	printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$cores" sh -c '
 		clang-tidy --quiet --config-file=tests/lint/clang-tidy.yaml --warnings-as-errors="*" "$0" -- \
-			-std=gnu11 -D_GNU_SOURCE -I. -I'$build' -Wall -Wextra -Wno-unused-parameter 2>'$build'/tidy.$$ || { cat '$build'/tidy.$$ >&2; exit 1; }'
+			-std=gnu11 -D_GNU_SOURCE -I. -I'$build' -Wall -Wextra -Wno-unused-parameter -Xclang -analyzer-config -Xclang max-nodes='$paths' 2>'$build'/tidy.$$ || { cat '$build'/tidy.$$ >&2; exit 1; }'
 	rm -f $build/tidy.*
 	;;
 *) echo "usage: tests/lint/lint.sh layers|cppcheck|clang-tidy" >&2; exit 2 ;;
