@@ -61,6 +61,7 @@ static int open_cuda(int device, const struct backend **out, struct fh_status *s
 
 	if (!handle)
 		return fh_fail(st, FH_UNAVAILABLE, "no CUDA backend: %s", why);
+	backend_environment();
 	*(void **)&entry = dlsym(handle, BACKEND_ENTRY);
 	if (!entry)
 		return fh_fail(st, FH_UNAVAILABLE, "no CUDA backend: " CUDA_OBJECT " has no " BACKEND_ENTRY);

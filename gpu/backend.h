@@ -116,7 +116,8 @@ const struct backend *backend_host(void);
 /* Opens "auto", "host", "cuda" or "cuda:N". auto = cuda when the shared object loads and a device answers, else host;
  * `note` (>= FH_TEXT_MAX bytes, may be NULL) then says why cuda was not taken. */
 int backend_open(const char *device, const struct backend **out, char *note, struct fh_status *st);
-/* Settings of the CUDA driver that it reads from the environment when it is loaded. Before the first thread. */
+/* Settings of the CUDA driver that it reads from the environment when it is loaded. backend_open() makes them for a CUDA device too; who has
+ * threads by then makes them before the first. */
 void backend_environment(void);
 /* The stage table of a program on the host, indexed by stage id. */
 const stage_fn *host_stages(const struct program *p);

@@ -9,6 +9,8 @@
 #include <string.h>
 #include "gpu/cuda/device.h"
 
+#define AWAKE_BYTES ((size_t)4 << 20) /* a copy of less is waited for awake */
+
 static const stage_fn stages[DQN_STAGES] = {
 	cuda_dqn_policy, cuda_dqn_explore, cuda_dqn_env, cuda_dqn_insert, cuda_dqn_advance, cuda_dqn_sample, cuda_dqn_gather,
 	cuda_dqn_forward, cuda_dqn_loss, cuda_dqn_backward, cuda_dqn_norm, cuda_dqn_adam, cuda_dqn_priority, cuda_dqn_count,
@@ -67,7 +69,7 @@ static int take_slots(struct cuda_exec *c, const struct plan *plan, struct fh_st
 	CUDA_TRY(cudaMallocHost(&c->h_slots, c->used.pinned));
 	c->h_row = (struct cuda_act_row *)((char *)c->h_slots + slot * CUDA_SLOTS);
 	c->h_action = (int32_t *)(c->h_row + CUDA_ACT_ROWS);
-	CUDA_TRY(cudaEventCreateWithFlags(&c->acted, cudaEventDisableTiming));
+	CUDA_TRY(cudaEventCreateWithFlags(&c->soon, cudaEventDisableTiming));
 	for (int i = 0; i < CUDA_SLOTS; i++) {
 		c->slot[i].h = (char *)c->h_slots + i * slot;
 		c->slot[i].bytes = slot;
@@ -128,6 +130,7 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	c->sync = sync && *sync && strcmp(sync, "0") != 0;
 	c->overlap = cuda_state_of(b)->overlap;
 	c->multiprocessors = cuda_state_of(b)->multiprocessors;
+	c->shared = (size_t)cuda_state_of(b)->shared;
 	c->wide = cuda_state_of(b)->wide;
 	rc = exec_memory(c, plan, st);
 	if (rc) {
@@ -157,8 +160,8 @@ static void give_back(struct cuda_exec *c)
 	}
 	if (c->join)
 		cudaEventDestroy(c->join);
-	if (c->acted)
-		cudaEventDestroy(c->acted);
+	if (c->soon)
+		cudaEventDestroy(c->soon);
 	if (c->side)
 		cudaStreamDestroy(c->side);
 	if (c->h_slots)
@@ -205,6 +208,22 @@ static size_t whole(const struct exec *x, int tensor, size_t offset, size_t byte
 	return bytes ? bytes : x->plan->tensor[tensor].bytes - offset;
 }
 
+int cuda_wait_awake(struct cuda_exec *c, struct fh_status *st)
+{
+	CUDA_TRY(cudaEventRecord(c->soon, c->stream));
+	CUDA_TRY(cudaEventSynchronize(c->soon)); /* without cudaEventBlockingSync it asks until it is there */
+	return 0;
+}
+
+/* The start of a job has a dozen of small ones for every trial. */
+static int wait_copied(struct cuda_exec *c, size_t bytes, struct fh_status *st)
+{
+	if (bytes <= AWAKE_BYTES)
+		return cuda_wait_awake(c, st);
+	CUDA_TRY(cudaStreamSynchronize(c->stream));
+	return 0;
+}
+
 static int cuda_write(struct exec *x, int tensor, size_t offset, const void *src, size_t bytes, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
@@ -212,9 +231,9 @@ static int cuda_write(struct exec *x, int tensor, size_t offset, const void *src
 
 	if (rc)
 		return rc;
-	CUDA_TRY(cudaMemcpyAsync((char *)x->tensor[tensor] + offset, src, whole(x, tensor, offset, bytes), cudaMemcpyHostToDevice, c->stream));
-	CUDA_TRY(cudaStreamSynchronize(c->stream));
-	return 0;
+	bytes = whole(x, tensor, offset, bytes);
+	CUDA_TRY(cudaMemcpyAsync((char *)x->tensor[tensor] + offset, src, bytes, cudaMemcpyHostToDevice, c->stream));
+	return wait_copied(c, bytes, st);
 }
 
 static int cuda_read(struct exec *x, int tensor, size_t offset, void *dst, size_t bytes, struct fh_status *st)
@@ -224,9 +243,9 @@ static int cuda_read(struct exec *x, int tensor, size_t offset, void *dst, size_
 
 	if (rc)
 		return rc;
-	CUDA_TRY(cudaMemcpyAsync(dst, (const char *)x->tensor[tensor] + offset, whole(x, tensor, offset, bytes), cudaMemcpyDeviceToHost, c->stream));
-	CUDA_TRY(cudaStreamSynchronize(c->stream));
-	return 0;
+	bytes = whole(x, tensor, offset, bytes);
+	CUDA_TRY(cudaMemcpyAsync(dst, (const char *)x->tensor[tensor] + offset, bytes, cudaMemcpyDeviceToHost, c->stream));
+	return wait_copied(c, bytes, st);
 }
 
 static int cuda_zero(struct exec *x, int tensor, struct fh_status *st)

@@ -6,7 +6,9 @@
 #define GRANULE_MOST ((size_t)2 << 20)     /* what drivers round large allocations up to */
 #define GRANULE_LEAST ((size_t)256)
 #define PROBE ((size_t)4 << 20)
-#define GRAPHS_GUESS ((size_t)4 << 20)    /* captured graphs of a trainer, before one was measured */
+#define GRAPHS_GUESS ((size_t)4 << 20)    /* captured graphs of a trainer, where none could be measured */
+#define CONTEXT_MOST ((size_t)4 << 30)    /* no context takes that: somebody else came in between */
+#define COMPUTE_LEAST 8                   /* capability, major: there is no code for less */
 #define FOREIGN ((size_t)64 << 20)        /* a difference that is off by more was made by somebody else */
 
 /* ---------------------------------------------------------------- errors */
@@ -142,11 +144,13 @@ static int describe(struct cuda_state *s, int device, const struct cuda_nvml *nv
 {
 	cudaDeviceProp prop;
 	struct device_info *info = &s->info;
-	int driver = 0, shared = 0;
+	int driver = 0;
 
 	CUDA_TRY(cudaGetDeviceProperties(&prop, device));
+	if (prop.major < COMPUTE_LEAST)
+		return fh_fail(st, FH_UNAVAILABLE, "%.100s has compute capability %d.%d, %d.0 or more is needed", prop.name, prop.major, prop.minor, COMPUTE_LEAST);
 	CUDA_TRY(cudaDriverGetVersion(&driver));
-	CUDA_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+	CUDA_TRY(cudaDeviceGetAttribute(&s->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
 	CUDA_TRY(cudaDeviceGetAttribute(&s->multiprocessors, cudaDevAttrMultiProcessorCount, device));
 	CUDA_TRY(cudaMemGetInfo(&info->memory_free, &info->memory_total));
 	snprintf(info->name, sizeof info->name, "%.100s", prop.name);
@@ -155,12 +159,12 @@ static int describe(struct cuda_state *s, int device, const struct cuda_nvml *nv
 	info->compute_major = prop.major;
 	info->compute_minor = prop.minor;
 	s->overlap = prop.major >= 9;
-	s->wide = shared >= 120 << 10;
+	s->wide = s->shared >= 120 << 10;
 	return 0;
 }
 
-/* Makes the context now, not in the first job, and measures it where that can be done. A worker that waits for the device
- * sleeps: a core that spins would be missing to those who do something. */
+/* Makes the context now, and what the driver adds to it at first use, not in the first job, and measures it where that can be done. A
+ * worker that waits for the device sleeps: a core that spins would be missing to those who do something. */
 int cuda_device_open(struct cuda_state *s, int device, struct fh_status *st)
 {
 	struct cuda_nvml before = {}, after = {};
@@ -176,9 +180,12 @@ int cuda_device_open(struct cuda_state *s, int device, struct fh_status *st)
 	CUDA_TRY(cudaFree(NULL));
 	s->graph_typical = GRAPHS_GUESS;
 	rc = describe(s, device, &before, st);
-	if (rc == 0)
-		rc = find_granule(st);
-	if (rc == 0 && looked && cuda_nvml_look(pci, &after) && before.free_bytes > after.free_bytes)
+	if (rc)
+		return rc;
+	cuda_prime(&s->graph_typical);
+	rc = find_granule(st);
+	if (rc == 0 && looked && cuda_nvml_look(pci, &after) && before.free_bytes > after.free_bytes &&
+	    before.free_bytes - after.free_bytes < CONTEXT_MOST)
 		s->context = before.free_bytes - after.free_bytes;
 	return rc;
 }

@@ -13,7 +13,7 @@ struct cuda_tape;
 struct cuda_state {
 	struct backend b;
 	struct device_info info;      /* fixed, but for memory_free: as last seen */
-	int multiprocessors, wide, overlap; /* see struct cuda_exec */
+	int multiprocessors, shared, wide, overlap; /* see struct cuda_exec */
 	std::mutex taking;
 	std::mutex tape_lock;         /* of tapes; taken before `taking` */
 	struct cuda_tape *tapes;
@@ -33,6 +33,8 @@ size_t cuda_rounded(size_t bytes); /* as the driver would */
 void cuda_own(size_t *owner, size_t more, size_t less);
 
 int cuda_use(const struct backend *b, struct fh_status *st);
+/* Makes what the driver makes once (prime.cu). *graph_bytes: what the captured graphs of a trainer take, untouched where that did not show. */
+void cuda_prime(size_t *graph_bytes);
 int cuda_device_open(struct cuda_state *s, int device, struct fh_status *st);
 int cuda_info(const struct backend *b, struct device_info *out, struct fh_status *st);
 int cuda_memory(const struct backend *b, struct device_memory *out, struct fh_status *st);

@@ -48,12 +48,13 @@ struct cuda_exec {
 	void *h_slots;            /* pinned arena behind the slots, and behind the rows and actions of act() */
 	struct cuda_act_row *h_row; /* [CUDA_ACT_ROWS] */
 	int32_t *h_action;        /* [CUDA_ACT_PLACES, D] */
-	cudaEvent_t acted;
+	cudaEvent_t soon;         /* of cuda_wait_awake() */
 	int act_target, act_first, act_trials; /* who acts */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
 	struct exec_usage used;   /* counts of graphs are atomic: others read them */
 	int multiprocessors;
+	size_t shared;            /* bytes that a block may have at most */
 	int wide;                 /* blocks may have the shared memory of 128 x 128 tiles */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
 };
@@ -135,6 +136,9 @@ int cuda_dqn_count(struct exec *x, struct fh_status *st);    /* count.cu */
 int cuda_dqn_explore(struct exec *x, struct fh_status *st);  /* collect.cu */
 int cuda_dqn_env(struct exec *x, struct fh_status *st);
 int cuda_dqn_insert(struct exec *x, struct fh_status *st);
+
+/* Waits for what has been enqueued, awake: for what takes less than falling asleep and being woken (50 us or more). backend.cu */
+int cuda_wait_awake(struct cuda_exec *c, struct fh_status *st);
 
 /* Acting for evaluations (backend.h). */
 size_t cuda_act_pinned(const struct dqn_dims *d);                                       /* validate.cu */

@@ -8,16 +8,7 @@
 
 #include "gpu/cuda/exec.h"
 
-/* Bytes; 0: the device does not say, so whoever wants more than 48 KB does without. */
-static inline size_t cuda_shared_most(const struct cuda_exec *c)
-{
-	int bytes = 0;
-
-	if (cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->x.backend->device) == cudaSuccess)
-		return (size_t)bytes;
-	(void)cudaGetLastError();
-	return 0;
-}
+static inline size_t cuda_shared_most(const struct cuda_exec *c) { return c->shared; }
 
 /* For kernels whose shared memory is dynamic alone. */
 template <typename... Params> static inline cudaError_t cuda_allow_shared(const struct cuda_exec *c, void (*kernel)(Params...))

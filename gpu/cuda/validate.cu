@@ -2,7 +2,7 @@
  * from the host, through the parameters of their trials as they are; greedy actions back.
  *
  * Thread: the trainer's worker, between two runs. Rows and actions pass through page-locked memory of the exec; one call's
- * must be over before the next one's begin, so a call waits for its own event. Trials that follow each other go through the
+ * must be over before the next one's begin, so a call waits for its own end. Trials that follow each other go through the
  * network in the same launches, each with as many places as the one with most rows: what lies in a place that nobody asked for
  * is computed and never looked at. Invariant: a row's actions depend on that row and its trial alone: products sum in an order that
  * the number of rows does not change, and mlp.cu has the same bits. */
@@ -153,8 +153,9 @@ int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32
 	if (rc)
 		return rc;
 	CUDA_TRY(cudaMemcpyAsync(c->h_action, cuda_at<void>(c, &c->s.vaction), bytes, cudaMemcpyDeviceToHost, c->stream));
-	CUDA_TRY(cudaEventRecord(c->acted, c->stream));
-	CUDA_TRY(cudaEventSynchronize(c->acted));
+	rc = cuda_wait_awake(c, st);
+	if (rc)
+		return rc;
 	hand_out(c, rows, action);
 	return 0;
 }

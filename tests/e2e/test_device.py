@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the emulated devic
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
+OPENING_LAUNCHES = 8  # of graphs, before a job has any: gpu/cuda/prime.cu
 OUT_OF_MEMORY, BAD_CONFIGURATION, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 9, 700, 719
 SMALL = fh.merge(fh.SMALL, {"learn": {"batch": 8, "warmup": 16}, "run": {"device": "cuda", "precision": "f32", "steps_per_epoch": 24,
                                                                          "report_every": 4, "validate_every": 12}})
@@ -318,7 +319,7 @@ def test_a_device_lost_at_every_start_fails_the_job_in_the_end(make_daemon, fold
     """A job that kills its device each time does not do so for ever."""
     card = Card(make_daemon, folder)
     card.daemon.stop()
-    card.env["FH_EMU_FAULT"] = f"cudaGraphLaunch:2:{ILLEGAL_ADDRESS}:sticky"
+    card.env["FH_EMU_FAULT"] = f"cudaGraphLaunch:{OPENING_LAUNCHES + 2}:{ILLEGAL_ADDRESS}:sticky"
     card.start()
     with card.client() as c:
         market(c)

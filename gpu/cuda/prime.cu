@@ -1,0 +1,129 @@
+/* The driver's first times, at the start of the process instead of in the first job: what it makes when somebody asks for it first
+ * and keeps for good (queues behind streams, memory behind captured graphs, copies and fills, page-locked memory). So an idle device
+ * holds the same before the first job as after many, and the first job does not wait for it.
+ *
+ * Thread: the one that opens the device. Nothing here is needed: what fails is left, and whoever needs it will say so. */
+#include "gpu/cuda/device.h"
+
+namespace {
+
+/* As much as several trainers have at once; graphs of a few chunks each. */
+enum { STREAMS = 16, GRAPHS = 8, NODES = 64, BYTES = 1 << 20, ARGUMENTS = 2048 };
+
+struct arguments { char of[ARGUMENTS]; };
+
+__global__ void k_nothing(const __grid_constant__ struct arguments) {}
+
+struct prime {
+	cudaStream_t stream[STREAMS];
+	cudaEvent_t fork, join;
+	cudaGraphExec_t graph[GRAPHS];
+	void *d, *h;
+};
+
+#define OR_RETURN(call)                                                                                                 \
+	do {                                                                                                            \
+		cudaError_t e_ = (call);                                                                                \
+		if (e_ != cudaSuccess)                                                                                  \
+			return e_;                                                                                      \
+	} while (0)
+
+cudaError_t take(struct prime *p)
+{
+	for (int i = 0; i < STREAMS; i++)
+		OR_RETURN(cudaStreamCreateWithFlags(&p->stream[i], cudaStreamNonBlocking));
+	OR_RETURN(cudaEventCreateWithFlags(&p->fork, cudaEventDisableTiming));
+	OR_RETURN(cudaEventCreateWithFlags(&p->join, cudaEventDisableTiming | cudaEventBlockingSync));
+	OR_RETURN(cudaMalloc(&p->d, BYTES));
+	return cudaMallocHost(&p->h, BYTES);
+}
+
+/* From memory that is page-locked and from some that is not. */
+cudaError_t copy(struct prime *p)
+{
+	static char pageable[ARGUMENTS];
+
+	for (int i = 0; i < STREAMS; i++) {
+		OR_RETURN(cudaMemsetAsync(p->d, 0, BYTES, p->stream[i]));
+		OR_RETURN(cudaMemcpyAsync(p->d, p->h, BYTES, cudaMemcpyHostToDevice, p->stream[i]));
+		OR_RETURN(cudaMemcpyAsync(p->h, p->d, BYTES, cudaMemcpyDeviceToHost, p->stream[i]));
+		OR_RETURN(cudaMemcpyAsync(p->d, pageable, sizeof pageable, cudaMemcpyHostToDevice, p->stream[i]));
+		OR_RETURN(cudaMemcpyAsync(pageable, p->d, sizeof pageable, cudaMemcpyDeviceToHost, p->stream[i]));
+		OR_RETURN(cudaStreamSynchronize(p->stream[i]));
+	}
+	return cudaSuccess;
+}
+
+/* Launches of which every other one runs beside the rest. */
+cudaError_t launches(struct prime *p)
+{
+	const struct arguments none = {};
+
+	OR_RETURN(cudaEventRecord(p->fork, p->stream[0]));
+	OR_RETURN(cudaStreamWaitEvent(p->stream[1], p->fork, 0));
+	for (int i = 0; i < NODES; i++)
+		OR_RETURN(cuda_launch_plain(p->stream[i % 2], k_nothing, dim3(1), 32, 0, none));
+	OR_RETURN(cudaEventRecord(p->join, p->stream[1]));
+	return cudaStreamWaitEvent(p->stream[0], p->join, 0);
+}
+
+cudaError_t capture(struct prime *p, cudaGraphExec_t *out)
+{
+	cudaGraph_t g = NULL;
+	cudaError_t e;
+
+	OR_RETURN(cudaStreamBeginCapture(p->stream[0], cudaStreamCaptureModeThreadLocal));
+	const cudaError_t launched = launches(p);
+	e = cudaStreamEndCapture(p->stream[0], &g);
+	if (launched != cudaSuccess)
+		e = launched;
+	if (e == cudaSuccess)
+		e = cudaGraphInstantiate(out, g, 0);
+	if (g)
+		cudaGraphDestroy(g);
+	return e == cudaSuccess ? cudaGraphUpload(*out, p->stream[0]) : e;
+}
+
+cudaError_t live(struct prime *p, size_t *graph_bytes)
+{
+	OR_RETURN(take(p));
+	OR_RETURN(copy(p));
+	const size_t before = cuda_free_now();
+
+	for (int i = 0; i < GRAPHS; i++)
+		OR_RETURN(capture(p, &p->graph[i]));
+	for (int i = 0; i < GRAPHS; i++)
+		OR_RETURN(cudaGraphLaunch(p->graph[i], p->stream[0]));
+	OR_RETURN(cudaStreamSynchronize(p->stream[0]));
+	*graph_bytes = cuda_cost(before, 0);
+	return cudaSuccess;
+}
+
+void give(struct prime *p)
+{
+	for (int i = 0; i < GRAPHS; i++)
+		if (p->graph[i])
+			cudaGraphExecDestroy(p->graph[i]);
+	if (p->fork)
+		cudaEventDestroy(p->fork);
+	if (p->join)
+		cudaEventDestroy(p->join);
+	for (int i = 0; i < STREAMS; i++)
+		if (p->stream[i])
+			cudaStreamDestroy(p->stream[i]);
+	if (p->h)
+		cudaFreeHost(p->h);
+	if (p->d)
+		cudaFree(p->d);
+}
+
+} // namespace
+
+void cuda_prime(size_t *graph_bytes)
+{
+	struct prime p = {};
+
+	(void)live(&p, graph_bytes);
+	give(&p);
+	(void)cudaGetLastError();
+}
