@@ -617,7 +617,8 @@ static void files_that_are_not_there(void **arg)
 
 	assert_int_equal(import_file("/tmp/no/such/file.csv", &plain, &m, &st), FH_NOT_FOUND);
 	assert_non_null(strstr(st.text, "/tmp/no/such/file.csv"));
-	assert_int_equal(import_file("/tmp", &plain, &m, &st), FH_IO);
+	assert_int_equal(import_file("/tmp", &plain, &m, &st), FH_INVALID);
+	assert_non_null(strstr(st.text, "folder"));
 	assert_null(m);
 }
 
