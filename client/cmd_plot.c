@@ -12,6 +12,7 @@ struct picture {
 	unsigned kinds;
 	struct trace trace;
 	struct training training;
+	int64_t trial;         /* of a population: the one that is drawn */
 	Fh__V1__Policy policy; /* of the validations drawn: the first one's; the last step evaluates the other network too */
 	struct caption caption;
 };
@@ -126,6 +127,8 @@ static int add_samples(struct picture *p, const Fh__V1__MetricsReply *r, struct 
 	for (size_t i = 0; !rc && i < r->n_sample; i++) {
 		const Fh__V1__Sample *s = r->sample[i];
 		double step = (double)s->step;
+		if (s->trial != p->trial)
+			continue;
 		if (s->kind == FH__V1__SAMPLE_KIND__REPORT)
 			rc = training_add(&p->training, step, sample_value(s, "loss"), sample_value(s, "q"), st);
 		if (s->kind != FH__V1__SAMPLE_KIND__VALIDATION || (s->split && strcmp(s->split, "validation")))
@@ -170,6 +173,8 @@ static int collect(struct ctx *c, struct picture *p, struct fh_status *st)
 	const char *file = opt_text(c, "trace"), *job = c->argc ? c->argv[0] : NULL;
 	int rc = kinds_of(c, &p->kinds, st);
 
+	if (!rc)
+		rc = opt_int(c, "trial", 0, EVALUATION_TRIAL_MAX, &p->trial, st);
 	if (rc)
 		return rc;
 	if (file && job)

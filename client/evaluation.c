@@ -7,8 +7,6 @@
 #include "client/evaluation.h"
 #include "client/operation.h"
 
-#define TRIAL_MAX 1023 /* run.population is at most 1024 */
-
 int evaluation_options(const struct ctx *c, struct evaluation_ask *out, struct fh_status *st)
 {
 	static const char *const split[] = {"validation", "test", "train", "all"};
@@ -30,7 +28,7 @@ int evaluation_options(const struct ctx *c, struct evaluation_ask *out, struct f
 		return fh_fail_field(st, FH_INVALID, "--policy", "'%.40s' is none of target, online", policy);
 	out->policy = !policy ? FH__V1__POLICY__POLICY_UNSPECIFIED
 		      : !strcmp(policy, "target") ? FH__V1__POLICY__TARGET : FH__V1__POLICY__ONLINE;
-	return opt_int(c, "trial", 0, TRIAL_MAX, &out->trial, st);
+	return opt_int(c, "trial", 0, EVALUATION_TRIAL_MAX, &out->trial, st);
 }
 
 static int start(struct ctx *c, const struct evaluation_ask *ask, int trace, struct fh_answer *out, struct fh_status *st)

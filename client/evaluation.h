@@ -6,6 +6,8 @@
 #include "client/import/timestamp.h"
 #include "client/trace.h"
 
+#define EVALUATION_TRIAL_MAX 1023 /* run.population is at most 1024 */
+
 struct evaluation_ask {
 	const char *job, *checkpoint; /* one of them */
 	const char *split, *dataset;

@@ -404,6 +404,8 @@ def test_each_trial_of_a_population_can_be_asked(daemon, client, market, folder)
     assert q[0] != q[1] != q[2] != q[0]
     daemon.ctl("plot", "pop", folder / "two.svg", "--trial", 2)
     assert "of trial 2" in (folder / "two.svg").read_text()
+    daemon.ctl("plot", "pop", folder / "loss.svg", "--kind", "loss", "--trial", 1)
+    assert f"learning, {400 // fh.SMALL['run']['report_every']} reports" in (folder / "loss.svg").read_text(), "of one trial alone"
     assert daemon.ctl("metrics", "pop").out.split()[0] == "TRIAL" and "trial 2 of 0 to 2" in daemon.ctl("show", "pop").out
 
 
