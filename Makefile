@@ -183,7 +183,7 @@ $(BUILD)/py/fh_pb2.py: proto/fh.proto
 	$(PROTOC) --python_out=$(BUILD)/py -I proto $<
 
 # ---------------------------------------------------------------- the two commands, and the others
-.PHONY: demo check check-asan asan check-tsan tsan check-emu lint check-gpu bench fuzz fmt test-deps
+.PHONY: demo check check-asan asan check-tsan tsan check-emu lint check-gpu bench gpu-kit fuzz fmt test-deps
 demo:
 	@tests/deps.sh run
 	@tests/demo.sh
@@ -199,10 +199,17 @@ check-emu: test-deps
 	@tests/run.py emu
 lint: test-deps
 	@tests/run.py lint
+# PARTS="golden wide" does these alone; NOBUILD=1 takes $(BUILD) as it is, a folder of gpu-kit, say. What they do: head of the programs.
+NOBUILD ?=
+PARTS ?=
+export NOBUILD
 check-gpu:
-	@tests/run.py gpu
-bench: all
-	@BUILD=$(BUILD) tests/bench/run.sh
+	@tests/gpu/check.py $(BUILD) $(PARTS)
+bench: $(if $(NOBUILD),,all $(addprefix $(BUILD)/tests/bench/,gpu_step epoch host_step))
+	@tests/bench/bench.py $(BUILD) $(PARTS)
+# Everything that the two need on a machine with a card where nothing is installed, in one folder: make gpu-kit KIT=DIR SM=90
+gpu-kit:
+	@tests/gpu/kit.sh $(or $(KIT),$(error KIT names no folder))
 FUZZ_SECONDS ?= 60
 fuzz: test-deps
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh
@@ -240,13 +247,14 @@ help:
 	'make demo           installs what is missing, builds, trains on real bars in about two minutes, writes equity.svg' \
 	'make check          installs what is missing, builds, runs every test that needs no GPU' \
 	'make gpu-emu        the CUDA kernels compiled for a CPU: build/emu/fhd-cuda.so, see gpu/cuda/README.md' \
-	'make check-gpu      compares the CUDA backend with the host and the golden values; needs a GPU' \
+	'make check-gpu      proves the CUDA backend on a card (PARTS="golden runs" for some, NOBUILD=1)' \
 	'make check-asan     unit and end-to-end suites under AddressSanitizer and UndefinedBehaviorSanitizer' \
 	'make check-tsan     the same under ThreadSanitizer' \
 	'make check-emu      the CUDA stages on the emulator, and the daemon on them, under AddressSanitizer (5 minutes)' \
 	'make lint           who includes whom, cppcheck and clang-tidy' \
 	'make fuzz           libFuzzer on everything that reads foreign bytes (FUZZ_SECONDS=60 each)' \
-	'make bench          speed of the learner beside PyTorch' \
+	'make bench          speed on a card and of the host beside PyTorch; writes tests/bench/RESULTS.md on a card (PARTS=, NOBUILD=1)' \
+	'make gpu-kit        KIT=folder: programs and libraries for both on a machine where nothing is installed' \
 	'make install        DESTDIR, PREFIX=/usr/local, SYSCONFDIR=/etc; make uninstall takes it away' \
 	'make fmt            clang-format' \
 	'make clean          removes $(BUILD)' \

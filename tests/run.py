@@ -12,7 +12,7 @@ Stages, in the order of `make check`:
   fuzz   libFuzzer on everything that reads foreign bytes: a minute for market data files, less for the small formats
 and, on their own only:
   emu    AddressSanitizer and UndefinedBehaviorSanitizer over the CUDA stages on the emulator and the daemon on it: minutes, so not in make check
-  gpu    the CUDA backend beside the host and the golden values; one skip where there is no device
+A card is checked by tests/gpu/check.py, which uses what is below.
 
 What is about time (the learning proofs, the end-to-end suite without sanitizers) runs while nothing else wants the cores: what it
 leaves of them builds the other variants. Then all the rest shares them, the longest first.
@@ -47,20 +47,18 @@ CORES = len(os.sched_getaffinity(0))
 
 STAGES = ("gcc", "clang", "arrow", "asan", "tsan", "lint", "fuzz")
 FUZZ_SECONDS = {"request": 20, "jobfile": 20, "safetensors": 20, "csv": 60, "json": 60, "dbn": 60}
-ALONE = ("gpu", "emu")
+ALONE = ("emu",)
 BUILD_ARGS = {
     "gcc": ["CC=gcc"],
     "clang": ["CC=clang", "OPT=-O0", "CFLAGS=", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
     "arrow": ["CC=gcc", "OPT=-O0", "CFLAGS=-g1"],
     "asan": ["CC=gcc", "OPT=-O1", "CFLAGS=-g1", "EMU_OPT=-O1", "SAN=address,undefined"],  # -g1 is enough for lines in reports
     "tsan": ["CC=gcc", "OPT=-O2", "CFLAGS=-g1", "EMU_OPT=-O1", "SAN=thread"],
-    "gpu": ["CC=gcc"],
 }
 SUPPRESSIONS = ROOT / "tests" / "sanitizers"
 SAN_ENV = {
     "gcc": {},
     "arrow": {},
-    "gpu": {},
     "asan": {
         "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:exitcode=66:strict_string_checks=1:detect_stack_use_after_return=1",
         "LSAN_OPTIONS": f"suppressions={SUPPRESSIONS}/lsan.supp:print_suppressions=0",
@@ -75,7 +73,7 @@ SAN_ENV = {
 ONE_THREAD = set("""client_number client_options client_plot client_tfevents client_timestamp daemon_config daemon_gate daemon_queue daemon_roles
     gpu_env gpu_gap gpu_kernels gpu_layout gpu_market gpu_metrics gpu_philox gpu_safetensors gpu_spec gpu_sumtree gpu_synth
     proto_instrument proto_spec proto_text proto_wire""".split())
-SLOWDOWN = {"gcc": 1, "gpu": 1, "arrow": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
+SLOWDOWN = {"gcc": 1, "arrow": 1, "asan": 4, "tsan": 8}  # of deadlines under a sanitizer
 
 print_lock = threading.Lock()
 
@@ -358,42 +356,6 @@ def pytest_step(stage, folder, suite, limit_s, length, *more):
     return Step(f"{stage}: {name}", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / f"{name}.txt", length=length)
 
 
-def no_device():
-    """Why the CUDA backend cannot be checked here, or None."""
-    if not list((ROOT / "gpu" / "cuda").glob("*.cu")) or not list((ROOT / "tests" / "gpu").glob("*.c")):
-        return "this tree has no CUDA backend"
-    try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return "no device: nvidia-smi does not answer"
-    return None if found.returncode == 0 and "GPU" in found.stdout else "no device: nvidia-smi lists none"
-
-
-def run_gpu():
-    total = Count()
-    reason = no_device()
-    if reason:
-        say(f"skip gpu: {reason}")
-        return Count(0, 0, 1)
-    folder, got = build("gpu", ["all", "gpu-bins", "train-bins"])
-    total.add(got)
-    if got.failed:
-        return total
-    env = {"FHD_LIBDIR": str(folder), "FHD_DEVICE": "cuda"}
-    steps = c_steps("gpu", folder, "gpu", 600)
-    for source in ("momentum_small", "momentum_default", "momentum_costs", "walk"):
-        steps.append(Step(f"gpu: train/{source}", [str(folder / "tests" / "train" / source)], count_cmocka, 600,
-                          log=folder / "log" / f"train_{source}.txt"))
-    steps.append(Step("gpu: daemon", ["python3", "tests/gpu/daemon.py", str(folder)], count_single, 300, log=folder / "log" / "daemon.txt"))
-    for tool in ("memcheck", "racecheck", "initcheck"):
-        argv = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(folder / "tests" / "gpu" / "golden")]
-        steps.append(Step(f"gpu: {tool}", argv, count_single, 600, log=folder / "log" / f"{tool}.txt"))
-    for step in steps:
-        step.env = {**step.env, **env}
-    total.add(run_pool(steps, 1))
-    return total
-
-
 def lint_steps():
     return [Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 1200, log=ROOT / "build" / "lint" / "log" / f"{tool}.txt", length=length)
             for tool, length in (("layers", 1), ("cppcheck", 10), ("clang-tidy", 130))]
@@ -480,7 +442,7 @@ def build_beside(variants, pool, over):
 
 
 def run_stages(stages):
-    """gcc and gpu while nothing else wants the cores, but variants are built from what they leave; then the rest at once: suites wait a
+    """gcc while nothing else wants the cores, but variants are built from what they leave; then the rest at once: suites wait a
     lot, so one more than there are cores."""
     pool, over = Pool(CORES + 1), threading.Event()
     variants = {stage: make for stage, make in VARIANTS.items() if stage in stages}
@@ -491,8 +453,6 @@ def run_stages(stages):
         over.set()
         beside.join()
         pool.total.add(got)
-    if "gpu" in stages:
-        pool.total.add(run_gpu())
     for number, make in enumerate(variants.values()):
         pool.add(make, 10000 - number)
     for step in lint_steps() if "lint" in stages else ():
@@ -503,14 +463,8 @@ def run_stages(stages):
 PR_SET_CHILD_SUBREAPER = 36
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("stage", nargs="*", metavar="STAGE", help=f"{' '.join(STAGES)} (default: all of these), or gpu")
-    args = parser.parse_args()
-    for stage in args.stage:
-        if stage not in STAGES + ALONE:
-            parser.error(f"no stage {stage}; there are {' '.join(STAGES + ALONE)}")
-
+def end_with_children():
+    """A signal ends every step as well; what a step leaves running becomes ours to end."""
     def interrupted(number, frame):
         with running_lock:
             for pid in running:
@@ -521,6 +475,17 @@ def main():
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGHUP, interrupted)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("stage", nargs="*", metavar="STAGE", help=f"{' '.join(STAGES)} (default: all of these), or {' '.join(ALONE)}")
+    args = parser.parse_args()
+    for stage in args.stage:
+        if stage not in STAGES + ALONE:
+            parser.error(f"no stage {stage}; there are {' '.join(STAGES + ALONE)}")
+
+    end_with_children()
     start = time.monotonic()
     total = run_stages(args.stage or STAGES)
     for reason, n in sorted(total.reasons.items()):

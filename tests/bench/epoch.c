@@ -1,8 +1,9 @@
 /* An epoch as a job has it: 300 learn steps of B = 256 with collection and reports every 100, then the validation of 20,000
  * bars, on an AR(1) market. One line an epoch, how much of it is validation, and the medians.
  *
- *     epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS]
+ *     epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-s]
  *
+ * -s: few steps of a small net and few bars, to see on an emulated device that it runs; its times mean nothing.
  * The trainer runs in the slices that the daemon gives it; where learning ends and validation begins the device is waited
  * for, which a job does not do, so the parts add up to a little more than it takes there. */
 #include <getopt.h>
@@ -15,11 +16,11 @@
 #include "gpu/trainer_impl.h"
 #include "proto/status.h"
 
-#define VALIDATED 20000         /* bars */
-#define STEPS 300
 #define SLICE_NS 20000000       /* the daemon's */
 #define VALIDATION_SLICE_NS 200000 /* what of the next epoch may be counted as validation */
 #define EPOCHS_MAX 1000
+
+static int validated = 20000, steps = 300; /* bars; learn steps */
 
 struct epoch { double all, learn, validate; };
 
@@ -41,7 +42,7 @@ static void must(int rc, const struct fh_status *st)
 
 static struct market *make_market(const struct fh_spec *spec)
 {
-	int64_t n = (int64_t)(VALIDATED / spec->data.validation) + 1, *ts = malloc((size_t)n * sizeof(*ts));
+	int64_t n = (int64_t)(validated / spec->data.validation) + 1, *ts = malloc((size_t)n * sizeof(*ts));
 	double *v = malloc((size_t)n * 5 * sizeof(*v));
 	const struct market_bars bars = {n, ts, v, v + n, v + 2 * n, v + 3 * n, v + 4 * n};
 	struct fh_status st = FH_STATUS_INIT;
@@ -58,7 +59,7 @@ static struct market *make_market(const struct fh_spec *spec)
 	return m;
 }
 
-static struct fh_spec make_spec(const char *device, int epochs, int windows)
+static struct fh_spec make_spec(const char *device, int epochs, int windows, int small)
 {
 	struct fh_spec s;
 
@@ -68,10 +69,17 @@ static struct fh_spec make_spec(const char *device, int epochs, int windows)
 	s.learn.batch = 256;
 	s.replay.capacity = 131072;
 	s.run.epochs = epochs;
-	s.run.steps_per_epoch = s.run.validate_every = STEPS;
+	s.run.steps_per_epoch = s.run.validate_every = steps;
 	s.run.report_every = 100;
 	s.run.checkpoint_every = 0;
 	s.run.validate_windows = windows;
+	if (small) {
+		s.net.trunk1 = s.net.trunk2 = s.net.value_hidden = s.net.advantage_hidden = 16;
+		s.net.atoms = 11;
+		s.learn.batch = 8;
+		s.learn.warmup = 64;
+		s.replay.capacity = 4096;
+	}
 	spec_resolve(&s, strcmp(device, "host") ? FH_DEVICE_CUDA : FH_DEVICE_HOST);
 	return s;
 }
@@ -111,7 +119,7 @@ static struct epoch run_epoch(struct trainer *t, struct trainer_state *s)
 			validating = 1;
 		}
 		/* the last steps of an epoch one call each, so that none reaches into validation */
-		int64_t budget = validating ? VALIDATION_SLICE_NS : s->step % STEPS < STEPS - 60 ? SLICE_NS / 20 : 0;
+		int64_t budget = validating ? VALIDATION_SLICE_NS : s->step % steps < steps - 60 ? SLICE_NS / 20 : 0;
 		must(trainer_run(t, budget, s, &st), &st);
 		*(validating ? &e.validate : &e.learn) += now_ms() - at;
 	}
@@ -145,27 +153,28 @@ int main(int argc, char **argv)
 	struct device_info info;
 	struct trainer_state s = {0};
 	struct trainer *t = NULL;
-	int epochs = 6, windows = 1, c, n = 0;
+	int epochs = 6, windows = 1, small = 0, c, n = 0;
 	double trades = 0;
 
-	while ((c = getopt(argc, argv, "d:e:w:")) != -1)
+	while ((c = getopt(argc, argv, "d:e:w:s")) != -1)
 		switch (c) {
 		case 'd': device = optarg; break;
 		case 'e': epochs = atoi(optarg); break;
 		case 'w': windows = atoi(optarg); break;
+		case 's': small = 1, validated = 500, steps = 80; break;
 		default: return 2;
 		}
 	if (epochs < 3 || epochs > EPOCHS_MAX || windows < 1) {
-		fprintf(stderr, "usage: epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS], at least 3 epochs\n");
+		fprintf(stderr, "usage: epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-s], at least 3 epochs\n");
 		return 2;
 	}
 	must(backend_open(device, &b, NULL, &st), &st);
 	must(b->info(b, &info, &st), &st);
-	struct fh_spec spec = make_spec(device, epochs, windows);
+	struct fh_spec spec = make_spec(device, epochs, windows, small);
 	struct market *m = make_market(&spec);
 	must(trainer_new(b, &spec, &t, &st), &st);
 	must(trainer_begin(t, &spec, m, NULL, &st), &st);
-	printf("epoch on %s: %d learn steps, B = %lld, collection of %lld environments, validation of %lld bars in %d window%s\n", info.name, STEPS,
+	printf("epoch on %s: %d learn steps, B = %lld, collection of %lld environments, validation of %lld bars in %d window%s\n", info.name, steps,
 	       (long long)spec.learn.batch, (long long)spec.collect.envs, (long long)(t->split[FH_SPLIT_VALIDATION].end - t->split[FH_SPLIT_VALIDATION].begin),
 	       windows, windows > 1 ? "s" : "");
 	trainer_state_get(t, &s);

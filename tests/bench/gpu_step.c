@@ -1,5 +1,10 @@
 /* Times the learner's and the collector's phases on the device, over batches, environments and trials; one line a case.
- * Random contents of the shape of a real run (no zeros: they run faster than data). */
+ * Random contents of the shape of a real run (no zeros: they run faster than data).
+ *
+ *     gpu_step [learn|collect|trials|crossing|device]      one part of it, or all; which device there is
+ *     gpu_step run PHASE B NA N P …                        a few units of each case, not timed
+ *
+ * On the emulated device the sizes are small and the times mean nothing: it shows that all of it runs. */
 #include "tests/gpu/rig.h"
 
 #include <time.h>
@@ -18,12 +23,12 @@ static void measure(struct rig *r, const struct run *run, int runs, int units, c
 {
 	enum { ROUNDS = 15 };
 	double us[ROUNDS];
-	const int launches = 40;
+	const int launches = RIG_MANY(40, 1), rounds = RIG_MANY(ROUNDS, 1);
 
-	for (int k = 0; k < 10; k++)
+	for (int k = 0; k < RIG_MANY(10, 1); k++)
 		RIG_OK(r->x[1]->backend->run(r->x[1], run, runs, &r->st));
 	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
-	for (int i = 0; i < ROUNDS; i++) {
+	for (int i = 0; i < rounds; i++) {
 		double t = now_us();
 
 		for (int k = 0; k < launches; k++)
@@ -31,10 +36,12 @@ static void measure(struct rig *r, const struct run *run, int runs, int units, c
 		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
 		us[i] = (now_us() - t) / launches / units;
 	}
-	qsort(us, ROUNDS, sizeof *us, by_value);
-	printf("%-44s %9.2f us  (%.2f to %.2f)\n", name, us[ROUNDS / 2], us[0], us[ROUNDS - 1]);
+	qsort(us, (size_t)rounds, sizeof *us, by_value);
+	printf("%-44s %9.2f us  (%.2f to %.2f)\n", name, us[rounds / 2], us[0], us[rounds - 1]);
 	fflush(stdout);
 }
+
+static int64_t capacity(int64_t on_card) { return RIG_MANY(on_card, 8192); }
 
 static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double eps)
 {
@@ -63,18 +70,22 @@ static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double 
 	market_unref(m);
 }
 
-/* `gpu_step learn|collect B NA N P`: ten units of one phase and nothing else, for a profiler. */
-static int one(char **arg)
+/* `gpu_step run learn|collect B NA N P …`: ten units of one phase and nothing else, case after case, for profilers and checkers. */
+static int run_cases(int args, char **arg)
 {
 	struct rig rig, *r = &rig;
-	const struct run run = {strcmp(arg[0], "collect") ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
 
-	begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), 131072, 0.1);
-	for (int k = 0; k < 10; k++)
-		RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
-	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
-	rig_free(r);
-	return 0;
+	for (; args >= 5; args -= 5, arg += 5) {
+		const struct run run = {strcmp(arg[0], "collect") ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
+
+		begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), capacity(131072), 0.1);
+		for (int k = 0; k < 10; k++)
+			RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
+		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+		rig_free(r);
+		printf("%s B %s NA %s N %s P %s: done\n", arg[0], arg[1], arg[2], arg[3], arg[4]);
+	}
+	return args != 0;
 }
 
 /* Where the kernels for few rows and those for many cross: both of each size, whatever is chosen by itself. */
@@ -86,18 +97,18 @@ static void crossing(void)
 
 	for (int many = 0; many < 2; many++) {
 		setenv("FH_GPU_WIDE", many ? "1" : "0", 1);
-		for (unsigned i = 0; i < sizeof batch / sizeof batch[0]; i++) {
+		for (unsigned i = 0; i < RIG_MANY(sizeof batch / sizeof batch[0], 1); i++) {
 			const struct run run = {DQN_PHASE_LEARN, 4};
 
-			begin(r, batch[i], 51, 32, 1, 32768, 0.1);
-			snprintf(name, sizeof name, "learn step, B %d, forward in %s", batch[i], many ? "one launch" : "layers");
+			begin(r, batch[i], 51, 32, 1, capacity(32768), 0.1);
+			snprintf(name, sizeof name, "learn step, B %d, in %s", batch[i], many ? "one launch" : "layers");
 			measure(r, &run, 1, 4, name);
 			rig_free(r);
 		}
-		for (unsigned i = 0; i < sizeof envs / sizeof envs[0]; i++) {
+		for (unsigned i = 0; i < RIG_MANY(sizeof envs / sizeof envs[0], 1); i++) {
 			const struct run run = {DQN_PHASE_COLLECT, 4};
 
-			begin(r, 256, 51, envs[i], 1, 32768, 0.1);
+			begin(r, 256, 51, envs[i], 1, capacity(32768), 0.1);
 			snprintf(name, sizeof name, "collect, N %d, as %s", envs[i], many ? "many" : "few");
 			measure(r, &run, 1, 4, name);
 			rig_free(r);
@@ -106,51 +117,90 @@ static void crossing(void)
 	unsetenv("FH_GPU_WIDE");
 }
 
-int main(int argc, char **argv)
+static void learning(void)
 {
+	static const struct { int B, NA; } learn[] = {{256, 51}, {64, 51}, {64, 11}, {1024, 51}, {8192, 51}};
 	struct rig rig, *r = &rig;
 	char name[96];
-	static const struct { int B, NA; } learn[] = {{256, 51}, {64, 51}, {64, 11}, {1024, 51}, {8192, 51}};
-	static const int envs[] = {32, 1024, 16384, 65536}, trials[] = {8, 32, 128};
+
+	for (unsigned i = 0; i < RIG_MANY(sizeof learn / sizeof learn[0], 3); i++) {
+		const struct run run = {DQN_PHASE_LEARN, RIG_MANY(10, 1)};
+
+		begin(r, RIG_MANY(learn[i].B, 16), learn[i].NA, 32, 1, capacity(131072), 0.1);
+		snprintf(name, sizeof name, "learn step, B %d, NA %d", learn[i].B, learn[i].NA);
+		measure(r, &run, 1, RIG_MANY(10, 1), name);
+		if (i == 0) {
+			const struct run chunk[8] = {{0, 1}, {1, 1}, {0, 1}, {1, 1}, {0, 1}, {1, 1}, {0, 1}, {1, 1}}, collect = {0, RIG_MANY(10, 1)};
+
+			measure(r, chunk, RIG_MANY(8, 2), RIG_MANY(4, 1), "chunk: collect 32 envs and one learn step");
+			measure(r, &collect, 1, RIG_MANY(10, 1), "collect, 32 envs");
+		}
+		rig_free(r);
+	}
+}
+
+static void collecting(void)
+{
+	static const int envs[] = {1024, 16384, 65536};
+	struct rig rig, *r = &rig;
+	char name[96];
+
+	for (unsigned i = 0; i < sizeof envs / sizeof envs[0]; i++)
+		for (int random = 0; random < 2; random++) { /* epsilon 1: the network is left out where there are many environments */
+			const struct run run = {DQN_PHASE_COLLECT, RIG_MANY(4, 1)};
+
+			begin(r, 256, 51, RIG_MANY(envs[i], 64), 1, capacity(131072), random ? 1.0 : 0.1);
+			snprintf(name, sizeof name, "collect, N %d%s", envs[i], random ? ", random actions" : "");
+			measure(r, &run, 1, RIG_MANY(4, 1), name);
+			rig_free(r);
+		}
+}
+
+static void trying(void)
+{
+	static const int trials[] = {8, 32, 128};
+	struct rig rig, *r = &rig;
+	char name[96];
+
+	for (unsigned i = 0; i < sizeof trials / sizeof trials[0]; i++) {
+		const struct run run = {DQN_PHASE_LEARN, RIG_MANY(4, 1)};
+
+		begin(r, RIG_MANY(256, 8), 51, 32, RIG_MANY(trials[i], 2), capacity(32768), 0.1);
+		snprintf(name, sizeof name, "learn step, %d trials, B 256, each trial", trials[i]);
+		measure(r, &run, 1, RIG_MANY(4, 1) * trials[i], name);
+		rig_free(r);
+	}
+}
+
+/* Which device there is: exit 0 and its name, or 3. */
+static int device(void)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	struct device_info info;
+
+	if (!rig_cuda || rig_cuda->info(rig_cuda, &info, &st) != 0)
+		return 3;
+	printf("%s, %s\n", info.name, info.driver);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct { const char *name; void (*run)(void); } parts[] = {
+		{"learn", learning}, {"collect", collecting}, {"trials", trying}, {"crossing", crossing},
+	};
 
 	rig_open(NULL);
+	if (argc == 2 && !strcmp(argv[1], "device"))
+		return device();
 	if (!rig_cuda) {
 		printf("skipped: no CUDA device\n");
 		return 0;
 	}
-	if (argc == 6)
-		return one(argv + 1);
-	for (unsigned i = 0; i < sizeof learn / sizeof learn[0]; i++) {
-		const struct run run = {DQN_PHASE_LEARN, 10};
-
-		begin(r, learn[i].B, learn[i].NA, 32, 1, 131072, 0.1);
-		snprintf(name, sizeof name, "learn step, B %d, NA %d", learn[i].B, learn[i].NA);
-		measure(r, &run, 1, 10, name);
-		if (i == 0) {
-			const struct run chunk[8] = {{0, 1}, {1, 1}, {0, 1}, {1, 1}, {0, 1}, {1, 1}, {0, 1}, {1, 1}}, collect = {0, 10};
-
-			measure(r, chunk, 8, 4, "chunk: collect 32 envs and one learn step");
-			measure(r, &collect, 1, 10, "collect, 32 envs");
-		}
-		rig_free(r);
-	}
-	for (unsigned i = 1; i < sizeof envs / sizeof envs[0]; i++)
-		for (int random = 0; random < 2; random++) { /* epsilon 1: the network is left out where there are many environments */
-			const struct run run = {DQN_PHASE_COLLECT, 4};
-
-			begin(r, 256, 51, envs[i], 1, 131072, random ? 1.0 : 0.1);
-			snprintf(name, sizeof name, "collect, N %d%s", envs[i], random ? ", random actions" : "");
-			measure(r, &run, 1, 4, name);
-			rig_free(r);
-		}
-	for (unsigned i = 0; i < sizeof trials / sizeof trials[0]; i++) {
-		const struct run run = {DQN_PHASE_LEARN, 4};
-
-		begin(r, 256, 51, 32, trials[i], 32768, 0.1);
-		snprintf(name, sizeof name, "learn step, %d trials, B 256, each trial", trials[i]);
-		measure(r, &run, 1, 4 * trials[i], name);
-		rig_free(r);
-	}
-	crossing();
+	if (argc > 2 && !strcmp(argv[1], "run"))
+		return run_cases(argc - 2, argv + 2);
+	for (unsigned i = 0; i < sizeof parts / sizeof parts[0]; i++)
+		if (argc == 1 || !strcmp(argv[1], parts[i].name))
+			parts[i].run();
 	return 0;
 }

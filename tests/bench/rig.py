@@ -15,6 +15,17 @@ MAGIC, PROTOCOL = 0x46484431, 1
 CALL_METRICS = 18
 
 
+def commit(build):
+    """Of the tree, or the one that a folder of built programs was made from (BUILD/commit), or unknown."""
+    if os.path.exists(f"{build}/commit"):
+        with open(f"{build}/commit") as f:
+            return f.read().strip()
+    try:
+        return subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def varint(n):
     out = b""
     while n > 127:
