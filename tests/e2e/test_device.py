@@ -113,7 +113,10 @@ def test_info_says_who_holds_the_memory(card):
         live = info.trainer[0]
         assert sum(busy.values()) == MEMORY
         assert busy["trainers"] == live.device_bytes >= live.planned.parameters + live.planned.replay + live.planned.scratch
-        assert busy["markets"] >= 2000 * 204 and busy["others"] == idle["others"]
+        assert busy["markets"] >= 2000 * 204
+        # what the driver takes for streams and graphs it has taken before the first job, which so holds what its plan says
+        assert busy["others"] == idle["others"] >= 2 * MIB
+        assert abs(busy["trainers"] + busy["graphs"] - (live.planned.total - live.planned.market)) < MIB, (busy, live.planned)
         assert not live.parked and live.graphs == info.graphs > 0 and live.pinned_bytes == info.pinned_bytes > 0
         c.stop("a", discard=True)
         looked_again(c)
@@ -124,7 +127,7 @@ def test_info_says_who_holds_the_memory(card):
         later, info = owners(c)
         assert later["others"] == idle["others"] + 30 * MIB and later["free"] == parked["free"] - 30 * MIB
         text = card.daemon.ctl("info").out
-        for word in ("compute capability 9.0", "trainers", "others 30.0 MiB", "graph", "parked", "replay", "page-locked"):
+        for word in ("compute capability 9.0", "trainers", f"others {later['others'] / MIB:.1f} MiB", "graph", "parked", "replay", "page-locked"):
             assert word in text, (word, text)
 
 

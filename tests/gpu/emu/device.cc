@@ -227,6 +227,17 @@ enum { GRANULE = 512 };
 static std::map<uintptr_t, size_t> device_memory, pinned_memory;
 static size_t taken;
 
+/* What the driver needs for itself it takes in large pieces and keeps for the next time. */
+enum { PIECE = 2 << 20 };
+static size_t driver_holds, driver_needs;
+
+void emu_driver_takes(size_t bytes)
+{
+	driver_needs += bytes;
+	driver_holds = std::max(driver_holds, (driver_needs + PIECE - 1) / PIECE * PIECE);
+}
+void emu_driver_gives(size_t bytes) { driver_needs -= bytes; }
+
 static size_t rounded(size_t bytes) { return (bytes + GRANULE - 1) / GRANULE * GRANULE; }
 static size_t of_others(void)
 {
@@ -258,7 +269,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 	EMU_CALL();
 
 	*total = emu_device()->memory;
-	*free_bytes = *total - std::min(*total, taken + of_others());
+	*free_bytes = *total - std::min(*total, taken + driver_holds + of_others());
 	return emu_result(cudaSuccess);
 }
 
@@ -269,11 +280,11 @@ static cudaError_t take(std::map<uintptr_t, size_t> &m, void **p, size_t bytes)
 	*p = nullptr;
 	if (emu_broken())
 		return emu_result(cudaSuccess); /* which it is not */
-	if (emu_capturing_thread())
+	if (emu_capturing())
 		return emu_result(cudaErrorStreamCaptureUnsupported);
 	if (!bytes)
 		return emu_result(cudaSuccess);
-	if ((&m == &device_memory && taken + of_others() + rounded(bytes) > emu_device()->memory) || posix_memalign(&got, 256, bytes))
+	if ((&m == &device_memory && taken + driver_holds + of_others() + rounded(bytes) > emu_device()->memory) || posix_memalign(&got, 256, bytes))
 		return emu_result(cudaErrorMemoryAllocation);
 	memset(got, 0xff, bytes);
 	m[(uintptr_t)got] = bytes;
@@ -285,6 +296,8 @@ static cudaError_t give(std::map<uintptr_t, size_t> &m, void *p)
 {
 	if (!p)
 		return emu_result(cudaSuccess);
+	if (emu_capturing())
+		return emu_result(cudaErrorStreamCaptureUnsupported);
 	auto at = m.find((uintptr_t)p);
 	if (at == m.end())
 		return emu_result(cudaErrorInvalidValue);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #define MUST(condition) do { if (!(condition)) { fprintf(stderr, "line %d: %s\n", __LINE__, #condition); exit(1); } } while (0)
@@ -213,6 +214,52 @@ static void two_sizes(void)
 		MUST(cudaFuncSetAttribute(k_sum, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess);
 }
 
+/* What may be done beside a capture: by its thread neither allocating nor asking, by others everything unless the mode is global. */
+static void beside(void)
+{
+	for (cudaStreamCaptureMode mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal}) {
+		cudaStream_t s;
+		cudaEvent_t e;
+		cudaGraph_t g;
+		float *d = device_floats(1), *p = nullptr;
+		cudaError_t other = cudaSuccess;
+
+		MUST(!cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) && !cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+		MUST(!cudaEventRecord(e, s) && !cudaStreamBeginCapture(s, mode));
+		MUST(cudaMalloc(&p, 4) == cudaErrorStreamCaptureUnsupported && cudaFree(d) == cudaErrorStreamCaptureUnsupported);
+		MUST(cudaEventQuery(e) == cudaErrorStreamCaptureUnsupported && cudaEventSynchronize(e) == cudaErrorStreamCaptureUnsupported);
+		std::thread([&other] {
+			float *q = nullptr;
+
+			other = cudaMalloc(&q, 4);
+			if (other == cudaSuccess)
+				other = cudaFree(q);
+		}).join();
+		MUST(other == (mode == cudaStreamCaptureModeGlobal ? cudaErrorStreamCaptureUnsupported : cudaSuccess));
+		launch(k_sum, 1, 128, false, s, d);
+		MUST(!cudaStreamEndCapture(s, &g) && !cudaGraphDestroy(g));
+		MUST(!cudaEventQuery(e) && !cudaFree(d) && !cudaStreamDestroy(s) && !cudaEventDestroy(e));
+	}
+}
+
+/* Memory behind streams and graphs is the driver's: it grows once and stays. */
+static void kept(void)
+{
+	size_t before, with, after, again, total;
+	cudaStream_t s[40];
+
+	MUST(!cudaMemGetInfo(&before, &total));
+	for (cudaStream_t &k : s)
+		MUST(!cudaStreamCreateWithFlags(&k, cudaStreamNonBlocking));
+	MUST(!cudaMemGetInfo(&with, &total) && with < before);
+	for (cudaStream_t &k : s)
+		MUST(!cudaStreamDestroy(k));
+	MUST(!cudaMemGetInfo(&after, &total) && after == with);
+	for (cudaStream_t &k : s)
+		MUST(!cudaStreamCreateWithFlags(&k, cudaStreamNonBlocking));
+	MUST(!cudaMemGetInfo(&again, &total) && again == with);
+}
+
 /* ---------------------------------------------------------------- */
 
 static const struct { const char *name, *words; /* NULL: it is right */ void (*act)(void); int natural; /* also in the natural order */ } cases[] = {
@@ -220,6 +267,8 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"product", nullptr, product, 1},
 	{"copy", nullptr, copy, 1},
 	{"capture", nullptr, capture, 1},
+	{"beside a capture", nullptr, beside, 1},
+	{"memory of the driver", nullptr, kept, 1},
 	{"missed barrier", "cannot go on", [] { wrong(k_missed, false); }, 1},
 	{"lanes apart", "other lanes of the warp", [] { wrong(k_apart, false); }, 1},
 	{"lane outside of its mask", "not in its own mask", [] { wrong(k_outside, false); }, 1},

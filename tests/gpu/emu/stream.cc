@@ -24,6 +24,7 @@ typedef std::shared_ptr<struct operation> op_ref;
 
 struct node { std::function<void()> act; std::shared_ptr<struct emu_kernel> kernel; std::vector<int> before; };
 struct emu_graph {
+	cudaStreamCaptureMode mode;
 	std::vector<struct node> node;
 	std::set<struct emu_stream *> streams;
 	struct emu_stream *origin;
@@ -43,8 +44,12 @@ static std::set<struct emu_stream *> streams;
 static std::set<struct emu_event *> events;
 static struct emu_stream legacy; /* stream 0 */
 static thread_local int capturing;
+static int capturing_all; /* captures that nobody may disturb */
 
-bool emu_capturing_thread(void) { return capturing > 0; }
+bool emu_capturing(void) { return capturing > 0 || capturing_all > 0; }
+
+/* What a driver keeps for them, in memory of the device. */
+enum { STREAM_BYTES = 64 << 10, NODE_BYTES = 2 << 10 };
 
 /* ---------------------------------------------------------------- doing */
 
@@ -271,6 +276,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 	EMU_CALL();
 
 	*out = new emu_stream();
+	emu_driver_takes(STREAM_BYTES);
 	(*out)->non_blocking = flags & cudaStreamNonBlocking;
 	streams.insert(*out);
 	return emu_result(cudaSuccess);
@@ -285,6 +291,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 		return emu_result(cudaErrorInvalidResourceHandle);
 	complete(s->tail);
 	streams.erase(s);
+	emu_driver_gives(STREAM_BYTES);
 	delete s;
 	return emu_result(cudaSuccess);
 }
@@ -404,6 +411,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
 		return emu_result(cudaErrorInvalidResourceHandle);
 	if (e->graph)
 		return emu_result(cudaErrorCapturedEvent);
+	if (emu_capturing())
+		return emu_result(cudaErrorStreamCaptureUnsupported);
 	complete(e->op);
 	return emu_result(cudaSuccess);
 }
@@ -413,12 +422,14 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 
 	if (!events.count(e))
 		return emu_result(cudaErrorInvalidResourceHandle);
+	if (emu_capturing())
+		return emu_result(cudaErrorStreamCaptureUnsupported);
 	return e->graph ? emu_result(cudaErrorCapturedEvent) : query(e->op);
 }
 
 /* ---------------------------------------------------------------- graphs */
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 {
 	EMU_CALL();
 
@@ -427,10 +438,12 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
 	if (s->graph)
 		return emu_result(cudaErrorStreamCaptureUnsupported);
 	s->graph = new emu_graph();
+	s->graph->mode = mode;
 	s->graph->origin = s;
 	s->graph->streams.insert(s);
 	s->last.clear();
-	capturing++;
+	capturing += mode != cudaStreamCaptureModeRelaxed;
+	capturing_all += mode == cudaStreamCaptureModeGlobal;
 	return emu_result(cudaSuccess);
 }
 
@@ -460,7 +473,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
 	if (!s || !known(s) || !s->graph || s->graph->origin != s)
 		return emu_result(cudaErrorStreamCaptureUnmatched);
 	struct emu_graph *g = s->graph;
-	capturing--;
+	capturing -= g->mode != cudaStreamCaptureModeRelaxed;
+	capturing_all -= g->mode == cudaStreamCaptureModeGlobal;
 	e = g->bad ? cudaErrorStreamCaptureInvalidated : !joined(g) ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
 	for (struct emu_stream *k : g->streams)
 		if (streams.count(k))
@@ -479,6 +493,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned l
 {
 	EMU_CALL();
 
+	emu_driver_takes(g->node.size() * NODE_BYTES);
 	*out = new emu_graph_exec{g->node};
 	return emu_result(cudaSuccess);
 }
@@ -539,6 +554,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
 {
 	EMU_CALL();
 
+	emu_driver_gives(x->node.size() * NODE_BYTES);
 	delete x;
 	return emu_result(cudaSuccess);
 }

@@ -18,7 +18,9 @@ void emu_break(cudaError_t e);
 bool emu_broken(void);
 bool emu_is_device(const void *p, size_t bytes);
 bool emu_is_pinned(const void *p, size_t bytes);
-bool emu_capturing_thread(void);       /* this thread captures: calls that wait or allocate are refused */
+bool emu_capturing(void);              /* this thread captures, or any does in the global mode: calls that wait or allocate are refused */
+void emu_driver_takes(size_t bytes);   /* device memory for something of its own */
+void emu_driver_gives(size_t bytes);
 void emu_complete_all(void);
 
 #endif
