@@ -190,7 +190,8 @@ static int run_shutdown(struct ctx *c)
 	fh_answer_release(&a);
 	if (output_message(c, &empty.base))
 		return EXIT_DONE;
-	ctx_note(c, "fhd is stopping: a running job gets a checkpoint and goes on when fhd is back");
+	ctx_note(c, down.now ? "fhd is stopping: a running job goes on from its last checkpoint when fhd is back"
+			     : "fhd is stopping: a running job gets a checkpoint and goes on when fhd is back");
 	return EXIT_DONE;
 }
 
@@ -199,7 +200,7 @@ static const struct opt drain_opts[] = {
 	{NULL, 0, NULL, NULL},
 };
 static const struct opt shutdown_opts[] = {
-	{"now", 0, NULL, "without waiting for the running job's next boundary"},
+	{"now", 0, NULL, "without a checkpoint: the running job goes on from its last one"},
 	{NULL, 0, NULL, NULL},
 };
 

@@ -487,10 +487,11 @@ static const struct opt synth_opts[] = {
 const struct command cmds_dataset[] = {
 	{"dataset import", GROUP_DATA, "FILE", "register the bars of a file",
 	 "FILE is delimited text with a header (time, open, high, low, close, volume in any order and case; more columns do no\n"
-	 "harm), an exchange's kline file without header, or a JSON array of arrays, or a DBN file (ohlcv schemas, versions 1 to 3); .gz,\n"
-	 ".zst and .zip are read as they are, - is standard input. Times: ISO 8601, DD.MM.YYYY HH:MM:SS, YYYYMMDD HH:MM, epoch in s, ms, us or ns.\n"
-	 "Bad data is refused with its line and column, and nothing is registered. A lost connection is made anew; after a longer one, or when\n"
-	 "fhctl was killed, the same command goes on where it stopped. Ctrl-C throws away what was sent.\n\n"
+	 "harm), an exchange's kline file without header, a JSON array of arrays, DBN (ohlcv schemas, versions 1 to 3), or what\n"
+	 "dataset export wrote (safetensors, and Parquet where it is built in). .gz, .zst and .zip are read as they are, - is\n"
+	 "standard input. Times: ISO 8601, DD.MM.YYYY HH:MM:SS, YYYYMMDD HH:MM, epoch in s, ms, us or ns.\n"
+	 "Bad data is refused with its line and column, and nothing is registered. A lost connection is made anew; after a\n"
+	 "longer one, or when fhctl was killed, the same command goes on where it stopped. Ctrl-C throws away what was sent.\n\n"
 	 "  fhctl dataset import EURUSD_1H.csv --name eurusd\n"
 	 "  fhctl dataset import bars.zip --member es.csv --columns ts,open,high,low,close,volume --tz America/Chicago\n",
 	 import_opts, 1, 1, OUT_ALL, run_import},

@@ -310,7 +310,7 @@ static const struct opt show_opts[] = {
 
 const struct command cmds_job[] = {
 	{"stop", GROUP_JOBS, "JOB", "end a job; what it learned is kept as a checkpoint",
-	 "A queued job is stopped at once and never runs. To go on later use pause.", stop_opts, 1, 1, OUT_ALL, run_stop},
+	 "A queued job is stopped at once and never runs. fhctl resume goes on from the checkpoint; who means to go on soon pauses.", stop_opts, 1, 1, OUT_ALL, run_stop},
 	{"pause", GROUP_JOBS, "JOB", "hold a job at its next step; its place on the device is free for others", NULL, NULL, 1, 1, OUT_ALL,
 	 run_pause},
 	{"resume", GROUP_JOBS, "JOB", "let a paused job go on, or a stopped or failed one from its last checkpoint", NULL, NULL, 1, 1, OUT_ALL, run_resume},
