@@ -145,12 +145,22 @@ def count_pytest(xml):
     return count
 
 
+@functools.cache
+def leftovers():
+    """What a command is put behind to get what no other process wants of the cores, where a process may ask for that, or next to nothing else."""
+    idle = ["chrt", "-i", "0"]
+    try:
+        return idle if subprocess.run([*idle, "true"], capture_output=True).returncode == 0 else ["nice", "-n", "19"]
+    except OSError:
+        return ["nice", "-n", "19"]
+
+
 class Step:
     """One command with its way to count. `length`: about how many seconds it takes alone, for the order in a pool. `idle`: it gets what
     no other process wants of the cores."""
 
     def __init__(self, name, argv, count, limit_s, env=None, log=None, length=1, idle=False):
-        self.name, self.argv, self.count, self.limit_s = name, ["chrt", "-i", "0", *argv] if idle else argv, count, limit_s
+        self.name, self.argv, self.count, self.limit_s = name, [*leftovers(), *argv] if idle else argv, count, limit_s
         self.env, self.log, self.length = env or {}, log, length
 
 
