@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 #include <stdlib.h>
+#include <string.h>
 extern "C" {
 #include "gpu/backend.h"
 #include "gpu/dqn/dqn.h"
@@ -90,6 +91,19 @@ __device__ __forceinline__ void cuda_let_next(void)
 #endif
 }
 
+/* How a multiprocessor divides its L1: for all kernels alike, the most of it shared memory. Where the driver chooses by what a kernel uses,
+ * one that wants another division waits until the multiprocessor is empty, and so never begins early nor runs beside another.
+ * FH_GPU_CARVEOUT=0, for measurements, leaves it to the driver. A preference: it changes no bit, and may be refused. */
+template <typename... Params> static void cuda_divide_alike(void (*kernel)(Params...))
+{
+	const char *asked = getenv("FH_GPU_CARVEOUT");
+
+	if (asked && !strcmp(asked, "0"))
+		return;
+	if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared) != cudaSuccess)
+		(void)cudaGetLastError();
+}
+
 /* Launch on the exec's stream, allowed to begin before the launch before it is complete (programmatic dependent launch):
  * such a kernel must call cuda_wait_before() before it reads or overwrites what others use, and after that
  * cuda_let_next(). cuda_launch_plain() waits as always. There is no third way: <<<>>> is nvcc's alone. */
@@ -102,6 +116,7 @@ static cudaError_t cuda_launch_plain(cudaStream_t stream, void (*kernel)(Params.
 	config.blockDim = dim3(threads);
 	config.dynamicSmemBytes = shared;
 	config.stream = stream;
+	cuda_divide_alike(kernel);
 	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 template <typename... Params, typename... Args>
@@ -118,6 +133,7 @@ static cudaError_t cuda_launch(struct cuda_exec *c, void (*kernel)(Params...), d
 	config.stream = c->stream;
 	config.attrs = &attribute;
 	config.numAttrs = c->overlap ? 1 : 0;
+	cuda_divide_alike(kernel);
 	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 

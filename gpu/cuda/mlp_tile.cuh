@@ -323,11 +323,11 @@ __device__ __forceinline__ void keep_rows(const struct mlp_args &x, const struct
 	}
 }
 
-/* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head, `eights` of them in use. Weights
- * are read one pair of eights ahead. */
-template <int MOST> __device__ __forceinline__ void multiply_all(float (&acc)[MOST][4], const struct reader &r, int eights)
+/* A warp's share of a step of the last layer, for actions: 16 rows by all columns of a head of so many actions. Weights are read one
+ * pair of eights ahead. */
+template <int J> __device__ __forceinline__ void multiply_all(float (&acc)[PICKS * J][4], const struct reader &r, int actions)
 {
-	enum { PAIRS = (MOST + 1) / 2 };
+	enum { MOST = PICKS * J, PAIRS = (MOST + 1) / 2 };
 	ptx_shared b = r.weights;
 #pragma unroll
 	for (int k = 0; k < BK; k += 16, b += r.other) {
@@ -336,14 +336,16 @@ template <int MOST> __device__ __forceinline__ void multiply_all(float (&acc)[MO
 		ptx_ldmatrix4(fa, r.rows + k * (unsigned)sizeof(bf16));
 		ptx_ldmatrix4(fb[0], b);
 #pragma unroll
-		for (int j = 0; j < PAIRS; j++)
-			if (2 * j < eights) {
-				if (j + 1 < PAIRS)
-					ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * BK * (unsigned)sizeof(bf16));
-				ptx_mma_bf16(acc[2 * j], fa, fb[j & 1][0], fb[j & 1][1]);
-				if (2 * j + 1 < MOST)
-					ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
-			}
+		for (int action = 0; action < PICKS; action++)
+			if (action < actions) /* the pairs that its eights begin */
+#pragma unroll
+				for (int j = (action * J + 1) / 2; j < ((action + 1) * J + 1) / 2; j++) {
+					if (j + 1 < PAIRS)
+						ptx_ldmatrix4(fb[(j + 1) & 1], b + (j + 1) * 16 * BK * (unsigned)sizeof(bf16));
+					ptx_mma_bf16(acc[2 * j], fa, fb[j & 1][0], fb[j & 1][1]);
+					if (2 * j + 1 < MOST)
+						ptx_mma_bf16(acc[2 * j + 1], fa, fb[j & 1][2], fb[j & 1][3]);
+				}
 	}
 }
 
@@ -541,7 +543,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 							mine_bias[i] = bias[q.bias + action * x.atoms + atom];
 					}
 					if (mine)
-						multiply_all<PICKS * J>(acc, reader_at<J>(heads, q.a + k, slot), q.actions * J);
+						multiply_all<J>(acc, reader_at<J>(heads, q.a + k, slot), q.actions);
 					if (k == 0) {
 						shared_bias[threadIdx.x] = mine_bias[0];
 						if (threadIdx.x + THREADS < PICKS * J * 8)

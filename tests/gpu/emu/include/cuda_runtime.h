@@ -159,6 +159,7 @@ struct cudaLaunchConfig_t {
 	unsigned numAttrs;
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 };
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 
 cudaError_t emu_launch(const struct cudaLaunchConfig_t *config, const void *kernel, const char *type, std::function<void()> body);
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute a, int value);
