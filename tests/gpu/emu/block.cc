@@ -30,7 +30,7 @@ enum { STACK = 512 << 10 };
 #else
 enum { STACK = 256 << 10 };
 #endif
-enum { POOLS = 3, COLOUR = 16 << 10, LAST_CALLS = 16 << 10 }; /* a running block and two that have begun early; stacks spread over cache sets */
+enum { POOLS = 16, COLOUR = 16 << 10, LAST_CALLS = 16 << 10 }; /* a running block and those that have begun early, two a stream; stacks spread over cache sets */
 
 struct meeting { const char *what; int line; unsigned mask, arrived; void *arg[EMU_WARP]; };
 struct emu_warp_state {
