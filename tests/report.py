@@ -17,8 +17,10 @@ WIDTH = 220  # of one of its lines; what was given to be copied whole is longer
 FRAMES = 8  # of ours, of one stack
 FIRST, OTHERS = 14, 3  # lines of the first finding, and of each other one, before what is left is given out
 WHOLE = "input: "  # begins such a line
+UNFINISHED = "did not end: "
 
 NOISE = re.compile("|".join((
+    r"\s*File \".*/site-packages/",
     r"#\d+\s+(INITED|NEW|REDUCE|RELOAD|READ|DONE|pulse)\b", r"\s*NEW_(FUNC|PC)\[", r"INFO: ", r"stat::", r"Running: ",
     r"###### .*ecommended dictionary", r"\".*\" # Uses: \d+$", r"0x[0-9a-f,]+[,x0-9a-f]*$", r"Done \d+ runs",
     r"[.sxFE]+( *\[ *\d+%\])?$", r"\d+\.\d+s (call|setup|teardown) ", r"=+ slowest \d+ durations", r"\(\d+ durations < ", r"=+ FAILURES =+$",
@@ -30,7 +32,7 @@ NOISE = re.compile("|".join((
 
 # What says that something is wrong, the plainest first; a line's rank is that of the first that it matches.
 WRONG = [re.compile(x) for x in (
-    rf"{WHOLE}|fuzz: |ERROR: |WARNING: ThreadSanitizer|.*runtime error: |SUMMARY: |\s+Location is |FATAL|"
+    rf"{WHOLE}|{UNFINISHED}|Timeout \(|fuzz: |ERROR: |WARNING: ThreadSanitizer|.*runtime error: |SUMMARY: |\s+Location is |FATAL|"
     r"_{3,} .* _{3,}$|.*(assertion|Assertion) .*failed|\*\*\* |.*(Killed|Segmentation fault|core dumped|encountered a fatal error)|deps: ",
     r"E   |.*\[  FAILED  \]|.*\[   LINE   \]|.*\[  ERROR   \]|\[ {2,}ERROR|.*: (fatal )?error: |.*: undefined reference|.*multiple definition|"
     r"[\w./-]+:\d+: (there is no|half-built|.* does not include)|make(\[\d+\])?: \*\*\*|.*Error: ",
@@ -88,6 +90,15 @@ def after_progress(lines):
     return lines[last + 1:]
 
 
+def name_unfinished(lines):
+    """The last C test that began and never ended stays, by name."""
+    begun = [n for n, line in enumerate(lines) if line.startswith("[ RUN      ]")]
+    last = begun[-1] if begun else -1
+    if begun and not any(re.match(r"\[( {7}OK|  FAILED|  SKIPPED)", line) for line in lines[last:]):
+        lines[last] = f"{UNFINISHED}{lines[last].split(']')[1].strip()}"
+    return lines
+
+
 def blocks(lines):
     """One finding each, as lists of line numbers; the same finding twice is one."""
     out = [[]]
@@ -107,7 +118,7 @@ def blocks(lines):
 
 def report(text, limit=LINES):
     """At most `limit` lines: much of the first finding, of each other one its name, and what else there is room for."""
-    lines = [line.rstrip() for line in after_progress(text.splitlines())]
+    lines = name_unfinished([line.rstrip() for line in after_progress(text.splitlines())])
     lines = [line for line in lines if not NOISE.match(line)]
     if not lines:
         return ["no output" if not text.strip() else f"nothing but progress, which ended with: {shorten(text.splitlines()[-1])}"]

@@ -350,6 +350,7 @@ def emulated_steps(stage, folder, programs=None):
     return steps
 
 
+HANGS_S = 200  # says where a test is that has taken so long; it goes on
 MARKS = {"asan": "not plain_only", "tsan": "not plain_only and not same_threads", "arrow": "not plain_only"}
 # Small networks on two threads spin more than they compute, and how the threads of a team share their work is a subject of the C suites.
 # The run that others are compared with (tests/e2e/test_durable.py) has two.
@@ -361,6 +362,7 @@ def pytest_step(stage, folder, suite, limit_s, length, *more):
     xml = folder / "log" / f"{name}.xml"
     xml.unlink(missing_ok=True)
     argv = [PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--tb=short", "--durations=15", f"--junitxml={xml}",
+            "-o", f"faulthandler_timeout={HANGS_S * SLOWDOWN[stage]}",
             "-o", "junit_family=xunit2", *(["-m", MARKS[stage]] if stage in MARKS else []), *more, suite]
     env = {**SAN_ENV[stage], **ONE_COMPUTES.get(stage, {}), "FHD_BUILD": str(folder), "FHD_SLOWDOWN": str(SLOWDOWN[stage]), "PYTHONDONTWRITEBYTECODE": "1"}
     return Step(f"{stage}: {name}", argv, count_pytest(xml), limit_s, env=env, log=folder / "log" / f"{name}.txt", length=length)
@@ -368,7 +370,7 @@ def pytest_step(stage, folder, suite, limit_s, length, *more):
 
 def lint_steps():
     return [Step(f"lint: {tool}", ["tests/lint/lint.sh", tool], count_single, 1200, log=ROOT / "build" / "lint" / "log" / f"{tool}.txt", length=length)
-            for tool, length in (("layers", 1), ("cppcheck", 10), ("clang-tidy", 130))]
+            for tool, length in (("layers", 1), ("cppcheck", 10), ("clang-tidy", 70))]
 
 
 def fuzz_steps(idle=False):
@@ -416,7 +418,7 @@ def sanitizer_steps(stage, idle=False):
     folder, total = build(stage, ["host", "e2e-bins", *units], idle=idle)
     if total.failed:
         return total, []
-    steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 300)]
+    steps = c_steps(stage, folder, "unit", 120) + [pytest_step(stage, folder, "tests/e2e", 1800, 150)]
     if stage == "asan":
         steps.append(pytest_step(stage, folder, "tests/data", 900, 60, NO_PARQUET))
     return total, steps

@@ -69,6 +69,7 @@ def test_reports_that_repeat_leave_room_for_others():
 def test_c_tests_compilers_and_linters():
     told("[ RUN      ] a\n[       OK ] a\n" * 200 + "[ RUN      ] b\n[  ERROR   ] --- 1 != 2\n[   LINE   ] --- tests/unit/client_csv.c:5: error: Failure!\n"
          "[  FAILED  ] b\n" + "[ RUN      ] c\n[       OK ] c\n" * 200, "1 != 2", "tests/unit/client_csv.c:5", "FAILED  ] b")
+    told("[ RUN      ] a\n[       OK ] a\n" * 200 + "[ RUN      ] hangs\nsome words\n", "did not end: hangs")
     told("a note\n" * 100 + "daemon/main.c:5:1: error: unknown type name 'foo'\n" + "make: *** [Makefile:80: build/x.o] Error 1\n" + "later\n" * 100,
          "daemon/main.c:5:1", "Makefile:80")
     told("1 warning generated.\n" * 300 + "gpu/spec.c:9:2: warning: leak of memory [clang-analyzer-unix.Malloc]\n" + "        free(x);\n        ^\n"
