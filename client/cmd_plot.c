@@ -94,7 +94,8 @@ static int ask_daemon(struct ctx *c, struct picture *p, struct fh_status *st)
 	if (rc)
 		return rc;
 	const Fh__V1__EvaluateReply *e = a.reply->operation->evaluate;
-	snprintf(trial, sizeof trial, e->has_trials ? " of trial %u" : "", e->trial);
+	if (e->has_trials)
+		snprintf(trial, sizeof trial, " of trial %u", e->trial);
 	snprintf(p->caption.subtitle, sizeof p->caption.subtitle, "greedy policy%s on the %s split, %.16s to %.16s", trial,
 		 e->split ? e->split : ask.split, timestamp_format(e->first_ts, t0), timestamp_format(e->last_ts, t1));
 	snprintf(p->caption.title, sizeof p->caption.title, "%s%.64s", ask.job ? "" : "checkpoint ", ask.job ? ask.job : ask.checkpoint);
