@@ -18,7 +18,7 @@ enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
 
 /* How a block divides its tile: warps below each other, 16 rows each of these MI times; rows of weights in a stage of the ring. Fewer
  * rows a tile spread a small batch over the machine. */
-template <int DOWN_, int MI_, int BK_, int STAGES_> struct team {
+template <int DOWN_, int MI_, int BK_, int STAGES_> struct crew {
 	enum { DOWN = DOWN_, MI = MI_, BK = BK_, STAGES = STAGES_, ROWS = DOWN * MI * 16, ACROSS = THREADS / 32 / DOWN };
 	enum { COLS = UNITS * UNIT / ACROSS, NJ = COLS / 8, STAGE = BK * LDB };
 };
@@ -333,10 +333,10 @@ template <typename Team> size_t shared_bytes(const struct back_args *x)
 	return ((size_t)Team::STAGES * Team::STAGE + (size_t)Team::ROWS * (x->row[0] + x->row[1])) * sizeof(bf16);
 }
 
-typedef team<1, 1, 64, 3> few;
-typedef team<2, 1, 64, 3> some;
-typedef team<2, 2, 32, 4> many;
-typedef team<2, 2, 32, 3> many_tight;
+typedef crew<1, 1, 64, 3> few;
+typedef crew<2, 1, 64, 3> some;
+typedef crew<2, 2, 32, 4> many;
+typedef crew<2, 2, 32, 3> many_tight;
 
 struct choice { int rows, cost; };
 

@@ -13,7 +13,7 @@ namespace {
 enum { BK = 64 };
 
 /* Warps of a block over a tile: 2 x 2 up to 64 x 64, 2 x 4 beyond. */
-template <int BN> struct team { enum { M = 2, N = BN > 64 ? 4 : 2, THREADS = 32 * M * N }; };
+template <int BN> struct crew { enum { M = 2, N = BN > 64 ? 4 : 2, THREADS = 32 * M * N }; };
 
 template <typename T> struct tile_k { enum { PAD = 16 / sizeof(T) }; }; /* 16 bytes keep rows aligned and spread banks */
 
@@ -236,9 +236,9 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 {
 	typedef ring<T, BM, BN> R;
 	enum { STAGES = R::STAGES, LDA = (AT ? BM : BK) + R::PAD, LDB = (BT ? BN : BK) + R::PAD };
-	enum { WARPS_N = team<BN>::N, THREADS = team<BN>::THREADS, MI = BM / team<BN>::M / 16, NI = BN / WARPS_N / 8 };
+	enum { WARPS_N = crew<BN>::N, THREADS = crew<BN>::THREADS, MI = BM / crew<BN>::M / 16, NI = BN / WARPS_N / 8 };
 	const int m0 = index / g.tiles_n * BM, n0 = index % g.tiles_n * BN, gm = g.m, gn = g.n, segments = g.segments;
-	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / team<BN>::M), wn = warp % WARPS_N * (BN / WARPS_N);
+	const int warp = threadIdx.x / 32, wm = warp / WARPS_N * (BM / crew<BN>::M), wn = warp % WARPS_N * (BN / WARPS_N);
 	const bool early = g.early;
 	const size_t b_trial = z * g.b_trial;
 	loader<T, AT ? BK : BM, AT ? BM : BK, LDA, THREADS> a;
@@ -356,7 +356,7 @@ __device__ __forceinline__ void tile(const struct gemm &g, int index, int z, int
 }
 
 template <int MODE, typename T, int BM, int BN>
-__global__ void __launch_bounds__(team<BN>::THREADS, BN > 64 ? 2 : 1) k_gemm_group(const __grid_constant__ struct gemm_group group)
+__global__ void __launch_bounds__(crew<BN>::THREADS, BN > 64 ? 2 : 1) k_gemm_group(const __grid_constant__ struct gemm_group group)
 {
 	PTX_SHARED(char, shared);
 	/* Blocks go from tile to tile: code and descriptions stay warm, and the tiles of all trials are one list. */
@@ -387,10 +387,10 @@ int launch_tiles(struct cuda_exec *c, const struct gemm_group *g, int slices, co
 	int resident = 0;
 
 	CUDA_TRY(cuda_allow_shared(c, k_gemm_group<MODE, T, BM, BN>));
-	CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, k_gemm_group<MODE, T, BM, BN>, team<BN>::THREADS, BYTES));
+	CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, k_gemm_group<MODE, T, BM, BN>, crew<BN>::THREADS, BYTES));
 	const int tiles = g->tiles * g->trials, most = max(resident, 1) * c->multiprocessors;
 	const dim3 grid(tiles * slices > most ? (most + slices - 1) / slices : tiles, slices);
-	const cudaError_t e = cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, team<BN>::THREADS, BYTES, *g);
+	const cudaError_t e = cuda_launch(c, k_gemm_group<MODE, T, BM, BN>, grid, crew<BN>::THREADS, BYTES, *g);
 
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
