@@ -100,6 +100,7 @@ template <int J> struct feed {
 	int tile, section;
 	int left;            /* columns of the section from this stage on */
 	unsigned rows;       /* bit i: its i-th row has weights */
+	int places;          /* rows of the stage that are read, with actions; else all are */
 	int row[ROWS];       /* where its 8 columns of them are, in elements from w */
 	const bf16 *w;
 };
@@ -113,7 +114,7 @@ template <int J> __device__ __forceinline__ void feed_section(struct feed<J> &f,
 	if (J == 0 || f.section < x.chunks) {
 		const struct mlp_chunk &q = x.chunk[f.section];
 
-		f.left = q.k;
+		f.left = q.k, f.places = UNITS * UNIT;
 #pragma unroll
 		for (int u = 0; u < UNITS; u++) { /* units that are not there have no columns */
 			f.row[u] = q.unit[u].w + first * q.k + feed_column();
@@ -124,7 +125,7 @@ template <int J> __device__ __forceinline__ void feed_section(struct feed<J> &f,
 	enum { PER = J ? 8 * J : 8 };
 	const struct mlp_head &q = x.head[f.section - x.chunks];
 
-	f.left = q.k;
+	f.left = q.k, f.places = (q.actions * PER + 15) / 16 * 16;
 #pragma unroll
 	for (int i = 0; i < feed<J>::ROWS; i++) {
 		const int r = first + i * THREADS / 4, a = r / PER, atom = r % PER;
@@ -148,7 +149,7 @@ template <int J> __device__ __forceinline__ void feed_tile(struct feed<J> &f, co
  * the ring's first stage. */
 template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, const struct mlp_args &x, bf16 *ring, ptx_shared place, int slot)
 {
-	enum { FIRST = THREADS / 4 * BK, MOST = stage<J>::MOST };
+	enum { FIRST = THREADS / 4 * BK };
 
 	if (f.tile < x.tiles * x.trials) {
 		if (f.left % 8 == 0) {
@@ -156,13 +157,13 @@ template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, co
 			const unsigned rows = feed_column() < f.left ? f.rows : 0;
 #pragma unroll
 			for (int i = 0; i < feed<J>::ROWS; i++)
-				if (i < MOST / (THREADS / 4) || threadIdx.x / 4 + i * (THREADS / 4) < MOST)
+				if (J == 0 || (int)threadIdx.x / 4 + i * THREADS / 4 < f.places)
 					ptx_copy16_if(s + i * FIRST * (int)sizeof(bf16), f.w + f.row[i], rows & 1u << i);
 		} else {
 			bf16 *to = ring + slot * stage<J>::SIZE + in_stage(threadIdx.x / 4, threadIdx.x % 4);
 #pragma unroll 1
 			for (int i = 0; i < feed<J>::ROWS; i++)
-				if (threadIdx.x / 4 + i * (THREADS / 4) < MOST) {
+				if (J == 0 || (int)threadIdx.x / 4 + i * THREADS / 4 < f.places) {
 					int row = f.row[0];
 #pragma unroll
 					for (int u = 1; u < feed<J>::ROWS; u++)
