@@ -148,6 +148,32 @@ __global__ void __launch_bounds__(PLACE_THREADS) k_place(const __grid_constant__
 		x.clock[blockIdx.z].fresh = carry;
 }
 
+/* Sums of a warp's environments, as a binary tree (add_environments() in tree.cu goes on with it): halves of the eight numbers are exchanged
+ * for the partner's halves, so 9 exchanges do what 40 would. The first eight lanes have one sum each, of stat_of(lane). */
+__device__ __forceinline__ int stat_of(int lane) { return (lane & 1) * 4 + (lane & 2) + (lane >> 2 & 1); }
+__device__ __forceinline__ double sum_warp(const double mine[CUDA_ENV_STATS])
+{
+	const int lane = threadIdx.x & 31;
+	double v[CUDA_ENV_STATS];
+
+	static_assert(CUDA_ENV_STATS == 8, "three halvings");
+#pragma unroll
+	for (int k = 0; k < CUDA_ENV_STATS; k++)
+		v[k] = mine[k];
+#pragma unroll
+	for (int step = 0; step < 3; step++) {
+		const int o = 1 << step, half = 4 >> step;
+#pragma unroll
+		for (int k = 0; k < half; k++) {
+			const double give = lane & o ? v[k] : v[half + k], keep = lane & o ? v[half + k] : v[k];
+
+			v[k] = keep + __shfl_xor_sync(0xffffffffu, give, o);
+		}
+	}
+	v[0] += __shfl_xor_sync(0xffffffffu, v[0], 8);
+	return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 16);
+}
+
 /* The first CUDA_ENV_BLOCK threads of a block step an environment each. Where each environment stores one transition, the others copy
  * meanwhile what does not depend on it. */
 template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(const __grid_constant__ struct collect_args x)
@@ -205,16 +231,9 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(co
 			if (e == 0 && d.n == 1) /* each stores exactly one */
 				c->fresh = d.N;
 		}
-		/* a binary tree over the block's environments, see add_environments() in tree.cu */
-#pragma unroll
-		for (int o = 1; o < 32; o *= 2)
-#pragma unroll
-			for (int k = 0; k < CUDA_ENV_STATS; k++)
-				mine[k] += __shfl_xor_sync(0xffffffffu, mine[k], o);
-		if (threadIdx.x % 32 == 0)
-#pragma unroll
-			for (int k = 0; k < CUDA_ENV_STATS; k++)
-				stat[threadIdx.x / 32][k] = mine[k];
+		const double sum = sum_warp(mine);
+		if (threadIdx.x % 32 < CUDA_ENV_STATS)
+			stat[threadIdx.x / 32][stat_of(threadIdx.x)] = sum;
 	} else if (x.stores) {
 		store_market<T>(x, first, bar, threadIdx.x - CUDA_ENV_BLOCK, ENV_THREADS - CUDA_ENV_BLOCK);
 	}
@@ -230,28 +249,34 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(co
 }
 
 /* Greedy action, exploration, environment, and with n = 1 (where every environment stores exactly one transition) the
- * storing as well: one warp an environment, one launch. */
+ * storing as well: one warp an environment, one launch. What does not hang on the action is asked for before the network's outputs. */
 template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS, 1) k_act(const __grid_constant__ struct collect_args x)
 {
 	__shared__ double stat[WARPS][CUDA_ENV_STATS];
+	__shared__ float next[WARPS][FH_PORTFOLIO_FEATURES];
 	const struct dqn_dims &d = x.d;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z, e = blockIdx.x * WARPS + warp;
+	const size_t i = (size_t)z * d.N + e;
 	struct dqn_clock *c = &x.clock[z];
 	double mine[CUDA_ENV_STATS] = {};
 
 	cuda_wait_before();
 	cuda_let_next();
+	const int t = e < d.N ? x.t[i] : 0;
 	const double eps = epsilon(c);
-	if (e == 0 && lane == 0) {
-		c->eps = eps;
-		if (d.n == 1)
-			c->fresh = d.N;
-	}
 	if (e < d.N) {
 		const float *v = at(x.out, x.out_trial) + (size_t)e * x.ldo;
 		const struct head_support zs = head_support_of(c, d.NA);
+		const size_t leaf = (size_t)z * d.C + (size_t)((c->stored + e) & (d.C - 1)); /* with n = 1 */
 		int greedy = 0;
+		struct outcome o = {};
+		struct kept rows = {};
+		struct view before;
 
+		if (lane == 0)
+			look(before, x, e, t);
+		if (x.stores)
+			keep_rows(rows, x, e, t, lane);
 		for (int b = 0; b < d.D; b++) {
 			struct head_row<A, L> row;
 
@@ -262,22 +287,31 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 				greedy = best;
 		}
 		if (lane < d.D)
-			x.action[((size_t)z * d.N + e) * d.D + lane] = explored(c, eps, e * d.D + lane, greedy, d.A[lane]);
-		__syncwarp();
+			x.action[i * d.D + lane] = greedy = explored(c, eps, e * d.D + lane, greedy, d.A[lane]);
+		int32_t action[FH_BRANCH_MAX];
+#pragma unroll
+		for (int b = 0; b < FH_BRANCH_MAX; b++)
+			action[b] = __shfl_sync(0xffffffffu, greedy, b);
 		if (lane == 0) {
-			int32_t action[FH_BRANCH_MAX] = {};
-			struct outcome o;
-			struct view v;
-
-			look(v, x, e, x.t[(size_t)z * d.N + e]);
-			for (int b = 0; b < d.D; b++)
-				action[b] = x.action[((size_t)z * d.N + e) * d.D + b];
-			step_environment(x, e, v, action, mine, o);
-			hand_over(x, e, o);
+			step_environment(x, e, before, action, mine, o);
+			if (x.stores) {
+				store_result(x, leaf, action, o.reward, o.done);
+#pragma unroll
+				for (int k = 0; k < FH_PORTFOLIO_FEATURES; k++)
+					next[warp][k] = o.next.v[k];
+			} else {
+				hand_over(x, e, o);
+			}
+			if (e == 0) {
+				c->eps = eps;
+				if (d.n == 1)
+					c->fresh = d.N;
+			}
 		}
+		const int done = __shfl_sync(0xffffffffu, o.done, 0), again = __shfl_sync(0xffffffffu, o.again, 0);
 		__syncwarp();
-		if (d.n == 1)
-			store_environment<T>(x, e, e, lane);
+		if (x.stores)
+			store_kept<T>(x, e, leaf, rows, next[warp], done, again, lane);
 	}
 	if (lane < CUDA_ENV_STATS)
 		stat[warp][lane] = 0.0;
@@ -415,10 +449,11 @@ int cuda_collect(struct cuda_exec *c, struct fh_status *st)
 	int rc = cuda_policy_forward(c, st);
 	if (rc)
 		return rc;
+	a.stores = d->n == 1 && d->SD <= KEPT;
 #define ACT_BF16(A, L) cuda_launch(c, k_act<__nv_bfloat16, A, L>, grid, 32 * WARPS, 0, a)
 #define ACT_F32(A, L) cuda_launch(c, k_act<float, A, L>, grid, 32 * WARPS, 0, a)
 	CUDA_TRY(d->precision == FH_PRECISION_BF16 ? HEAD_DISPATCH(actions, d->NA, ACT_BF16) : HEAD_DISPATCH(actions, d->NA, ACT_F32));
-	if (d->n > 1)
+	if (!a.stores)
 		rc = place_and_store(c, a, st);
 	return rc ? rc : cuda_insert(c, CUDA_ENV_FEW, st);
 }

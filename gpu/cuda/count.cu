@@ -18,22 +18,35 @@ struct sums_args {
  * beside the backward pass. */
 __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_sums(const __grid_constant__ struct sums_args x)
 {
-	__shared__ double shared[CUDA_SUM_THREADS / 32];
+	enum { SUMS = 5, WARPS = CUDA_SUM_THREADS / 32 };
+	__shared__ double shared[SUMS][WARPS];
 	const int z = blockIdx.z;
 	const float *error = x.error + (size_t)z * x.B, *weight = x.weight + (size_t)z * x.B, *ce = x.ce + (size_t)z * x.B;
 	const float *q = (const float *)((const char *)x.q + z * x.stat_trial), *edge = (const float *)((const char *)x.edge + z * x.stat_trial);
-	double sum[5] = {};
+	double sum[SUMS] = {};
 
 	for (int j = threadIdx.x; j < x.B; j += CUDA_SUM_THREADS) {
 		const float w = weight[j];
 
 		sum[0] += error[j], sum[1] += w, sum[2] += q[j], sum[3] += edge[j], sum[4] += (double)w * ce[j];
 	}
-	for (int k = 0; k < 5; k++) {
-		const double total = cuda_block_total(sum[k], shared) / x.B;
-
-		if (threadIdx.x == 0)
-			((double *)((char *)x.sums + z * x.sums_trial))[k] = total;
+	/* the order of cuda_block_total(), all five at once */
+#pragma unroll
+	for (int o = 16; o; o >>= 1)
+#pragma unroll
+		for (int k = 0; k < SUMS; k++)
+			sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], o);
+	if (threadIdx.x % 32 == 0)
+#pragma unroll
+		for (int k = 0; k < SUMS; k++)
+			shared[k][threadIdx.x / 32] = sum[k];
+	__syncthreads();
+	if (threadIdx.x < SUMS) {
+		double total = 0.0;
+#pragma unroll
+		for (int w = 0; w < WARPS; w++)
+			total += shared[threadIdx.x][w];
+		((double *)((char *)x.sums + z * x.sums_trial))[threadIdx.x] = total / x.B;
 	}
 }
 

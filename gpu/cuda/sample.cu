@@ -8,20 +8,24 @@
 
 namespace {
 
-/* Schedules of this step, and the numbers that the optimizer will want. */
-__device__ void advance(struct dqn_clock *c, struct cuda_step *step)
+/* Schedules of this step, and the numbers that the optimizer will want. By a warp: a power and what follows from it are a lane's each, or this would
+ * take longer than the walk beside it. */
+__device__ void advance(struct dqn_clock *c, struct cuda_step *step, int lane)
 {
 	const double share = c->planned > 0 ? (double)c->step / (double)c->planned : 1.0;
+	const double bias = 1.0 - pow(lane ? 0.999 : 0.9, (double)(c->applied + 1));
+	const float scale = (float)(1.0 / bias);
 
+	if (lane == 1)
+		c->bias2 = bias, step->scale2 = scale;
+	if (lane)
+		return;
+	c->bias1 = bias, step->scale1 = scale;
 	c->lr = c->lr_linear ? c->lr0 + (c->lr_end - c->lr0) * (share < 1.0 ? share : 1.0) : c->lr0;
 	c->beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
-	c->bias1 = 1.0 - pow(0.9, (double)(c->applied + 1));
-	c->bias2 = 1.0 - pow(0.999, (double)(c->applied + 1));
 	step->lr = (float)c->lr;
 	step->decay = (float)(c->lr * c->weight_decay);
 	step->tau = (float)c->tau;
-	step->scale1 = (float)(1.0 / c->bias1);
-	step->scale2 = (float)(1.0 / c->bias2);
 	step->stuck = c->skipped_run >= DQN_SKIP_LIMIT;
 	step->hard = c->target_period > 0;
 	step->copy = c->target_period > 0 && (c->applied + 1) % c->target_period == 0;
@@ -30,7 +34,7 @@ __device__ void advance(struct dqn_clock *c, struct cuda_step *step)
 
 __global__ void k_advance(struct dqn_clock *clock, struct cuda_step *step, size_t step_trial)
 {
-	advance(&clock[blockIdx.z], (struct cuda_step *)((char *)step + blockIdx.z * step_trial));
+	advance(&clock[blockIdx.z], (struct cuda_step *)((char *)step + blockIdx.z * step_trial), threadIdx.x);
 }
 
 /* The nodes of the `levels` levels below n (at most five), by one warp: as if n were 1, lane l holds nodes l (2..31) and 32 + l of the
@@ -165,8 +169,8 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 	const float *node = x.tree + (size_t)z * 2 * d.C;
 
 	if (blockIdx.x == gridDim.x - 1 && x.step) { /* one block more than samples need */
-		if (threadIdx.x == 0)
-			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
+		if (threadIdx.x < 32)
+			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial), threadIdx.x);
 		return;
 	}
 	if (lane == 0)
@@ -257,8 +261,8 @@ template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_
 	const float *node = x.tree + (size_t)z * 2 * d.C;
 
 	if (rows <= 0) { /* one block more than samples need */
-		if (threadIdx.x == 0)
-			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial));
+		if (threadIdx.x < 32)
+			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial), threadIdx.x);
 		return;
 	}
 	const int64_t nodes = min((int64_t)TOP, 2 * d.C);
@@ -337,7 +341,7 @@ int cuda_dqn_advance(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 
-	CUDA_TRY(cuda_launch_plain(c->stream, k_advance, dim3(1, 1, c->dims.P), 1, 0, cuda_tensor<struct dqn_clock>(c, T_CLOCK),
+	CUDA_TRY(cuda_launch_plain(c->stream, k_advance, dim3(1, 1, c->dims.P), 32, 0, cuda_tensor<struct dqn_clock>(c, T_CLOCK),
 	                           cuda_at<struct cuda_step>(c, &c->s.step), c->s.step.stride));
 	return 0;
 }

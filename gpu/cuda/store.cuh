@@ -69,6 +69,25 @@ __device__ __forceinline__ void store_numbers(const struct collect_args &x, size
 	x.rp_g[to] = done == 2 ? 0.f : (float)g;
 }
 
+/* What environment e sees first after a restart at bar t: flat. By one warp. */
+__device__ __forceinline__ void observe_start_by_warp(const struct collect_args &x, int e, int t, int lane)
+{
+	const int z = blockIdx.z, M = x.d.SD - FH_PORTFOLIO_FEATURES;
+	const struct env_config cfg = x.config[z];
+	const struct cuda_tape_view view = *x.tape;
+	float *obs = x.obs + ((size_t)z * x.d.N + e) * x.d.SD, fresh[FH_PORTFOLIO_FEATURES];
+	struct env_state s;
+
+	env_start(&s, &cfg, t);
+	env_features(&s, &cfg, view.close[t], 1.0, ENV_STEPS_OWN, fresh);
+	for (int k = lane; k < M; k += 32)
+		obs[k] = view.feature[(size_t)t * M + k];
+#pragma unroll
+	for (int k = 0; k < FH_PORTFOLIO_FEATURES; k++)
+		if (lane == k)
+			obs[M + k] = fresh[k];
+}
+
 /* By one warp: the current state of environment e into the pending ring, its `ready` finished transitions into the
  * replay from place `first` on, the next observation. Rows are market features [40] then portfolio features [8]. */
 template <typename T>
@@ -104,19 +123,62 @@ __device__ void store_environment(const struct collect_args &x, int e, int first
 	if (!done) {
 		for (int k = lane; k < d.SD; k += 32)
 			obs[k] = k < M ? tape[k] : next[k - M];
-	} else { /* a fresh start: flat, at the bar that was drawn */
-		const int32_t t = x.t[i];
-		const struct env_config cfg = x.config[z];
-		struct env_state s;
-		float fresh[FH_PORTFOLIO_FEATURES];
-
-		env_start(&s, &cfg, t);
-		env_features(&s, &cfg, view.close[t], 1.0, ENV_STEPS_OWN, fresh);
-		for (int k = lane; k < M; k += 32)
-			obs[k] = view.feature[(size_t)t * M + k];
-		if (lane < FH_PORTFOLIO_FEATURES)
-			obs[M + lane] = fresh[lane];
+	} else {
+		observe_start_by_warp(x, e, x.t[i], lane);
 	}
+}
+
+/* With n = 1 and rows of at most KEPT: what the storing needs but the outcome, asked for by a warp before it acts. */
+enum { KEPT = 64 };
+struct kept { float before[2], after[2]; };
+__device__ __forceinline__ void keep_rows(struct kept &k, const struct collect_args &x, int e, int t, int lane)
+{
+	const int SD = x.d.SD, M = SD - FH_PORTFOLIO_FEATURES;
+	const float *obs = x.obs + ((size_t)blockIdx.z * x.d.N + e) * SD, *feature = x.tape->feature + (size_t)(t + 1) * M;
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		const int col = lane + 32 * h;
+
+		k.before[h] = col < SD ? obs[col] : 0.f;
+		k.after[h] = col < M ? feature[col] : 0.f;
+	}
+}
+
+/* Return, discount and actions of a transition of one step. */
+__device__ __forceinline__ void store_result(const struct collect_args &x, size_t leaf, const int32_t action[FH_BRANCH_MAX], float reward, int done)
+{
+	x.rp_r[leaf] = (float)(0.0 + (double)reward);
+	x.rp_g[leaf] = done == 2 ? 0.f : (float)x.clock[blockIdx.z].gamma;
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++)
+		if (b < x.d.D)
+			x.rp_a[leaf * x.d.D + b] = (uint8_t)action[b];
+}
+
+/* store_environment() of them. next: the portfolio's features afterwards. done, again: how it ended, where it starts again. */
+template <typename T>
+__device__ __forceinline__ void store_kept(const struct collect_args &x, int e, size_t leaf, const struct kept &k, const float *next, int done, int again,
+                                           int lane)
+{
+	const int SD = x.d.SD, M = SD - FH_PORTFOLIO_FEATURES;
+	const size_t i = (size_t)blockIdx.z * x.d.N + e;
+
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		const int col = lane + 32 * h;
+		const float after = col < M ? k.after[h] : next[min(col - M, FH_PORTFOLIO_FEATURES - 1)];
+
+		if (col >= SD)
+			break;
+		((T *)x.pend_s)[i * SD + col] = (T)k.before[h];
+		((T *)x.rp_s)[leaf * SD + col] = (T)k.before[h];
+		((T *)x.rp_s2)[leaf * SD + col] = (T)after;
+		if (!done)
+			x.obs[i * SD + col] = after;
+	}
+	if (done)
+		observe_start_by_warp(x, e, again, lane);
 }
 
 /* PART elements of a row, in as few accesses as there can be. */
@@ -248,15 +310,10 @@ __device__ __forceinline__ void store_own(const struct collect_args &x, int e, c
 	store_part_of((T *)x.pend_s + i * SD + M, before);
 	store_part_of((T *)x.rp_s + leaf * SD + M, before);
 	store_part_of((T *)x.rp_s2 + leaf * SD + M, next);
-	x.rp_r[leaf] = (float)(0.0 + (double)reward);
-	x.rp_g[leaf] = done == 2 ? 0.f : (float)c->gamma;
-#pragma unroll
-	for (int b = 0; b < FH_BRANCH_MAX; b++)
-		if (b < x.d.D)
-			x.rp_a[leaf * x.d.D + b] = (uint8_t)action[b];
+	store_result(x, leaf, action, reward, done);
 }
 
-/* What environment e sees first after a restart at bar t: flat. By one thread. */
+/* The same as observe_start_by_warp(), by one thread. */
 __device__ __forceinline__ void observe_start(const struct collect_args &x, int e, int t)
 {
 	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES };
