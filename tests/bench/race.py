@@ -5,7 +5,7 @@ race.py BUILD [--threads 2] [--batch 256 --batch 64] [--rounds 9] [--require 1.5
 Every Python at hand that has PyTorch takes part (this one, /usr/bin/python3, and those named in FHD_BENCH_PYTHON,
 separated by colons); the fastest of them counts. Times are medians over rounds. With --require the exit status is 1 when
 the ratio of some batch falls short. The floor is the arithmetic of the step at the speed of a large product on this
-machine, measured in the same run.
+machine, measured in the same run: the best of those beside each batch.
 """
 import argparse
 import json
@@ -77,11 +77,17 @@ def race(args, batch, others):
     print(f"  {'fhd, ' + host.rounds[0]['kernels']:32} {spread(host.us())}")
     for runner in torches:
         print(f"  {runner.rounds[0]['what']:32} {spread(runner.us())}   {statistics.median(runner.us()) / us:.2f} times fhd's")
-    print(f"  {'floor':32} {floor['floor_us']:8.0f}  ({floor['flops'] / 1e6:.0f} MFLOP at {floor['gflops']:.0f} GFLOP/s); "
-          f"fhd is at {us / floor['floor_us']:.2f} of it")
     stages = {k: statistics.median(r[k] for r in host.rounds) for k in host.rounds[0] if k not in ("what", "kernels", "B", "threads", "us")}
     print("  " + "  ".join(f"{k} {v:.0f}" for k, v in stages.items() if v >= 1) + "\n", flush=True)
-    return min((statistics.median(r.us()) / us for r in torches), default=None)
+    return min((statistics.median(r.us()) / us for r in torches), default=None), us, floor
+
+
+def print_floors(batches, races):
+    rate = max(floor["gflops"] for _, _, floor in races)
+    print(f"floor at {rate:.0f} GFLOP/s:")
+    for batch, (_, us, floor) in zip(batches, races):
+        least = floor["flops"] / rate / 1e3
+        print(f"  B = {batch:5} {least:8.0f}  ({floor['flops'] / 1e6:.0f} MFLOP); fhd takes {us / least:.2f} times that")
 
 
 def main():
@@ -95,7 +101,10 @@ def main():
     others = pythons()
     if not others:
         print("no PyTorch found (FHD_BENCH_PYTHON may name a Python that has it): fhd alone")
-    ratios = [race(args, batch, others) for batch in args.batch or [256, 128, 64]]
+    batches = args.batch or [256, 128, 64]
+    races = [race(args, batch, others) for batch in batches]
+    print_floors(batches, races)
+    ratios = [ratio for ratio, _, _ in races]
     if args.require and (not others or min(ratios) < args.require):
         print(f"the ratio falls short of {args.require}" if others else "nothing to compare with")
         return 1

@@ -4,8 +4,8 @@
 #include "gpu/trainer_impl.h"
 #include "tests/unit/training.h"
 
-enum { BARS = 20000, SEEDS = 5 };
-#define STEPS RIG_MANY(500, 150)
+enum { BARS = 20000, SEEDS = 5, TRIALS = 8 };
+#define STEPS RIG_MANY(500, 100)
 
 struct job { struct trainer *t; struct samples said; };
 
@@ -47,7 +47,7 @@ static struct fh_spec a_spec(uint64_t seed)
 	snprintf(s.data.dataset, sizeof s.data.dataset, "synth");
 	s.run.seed = (int64_t)seed;
 	s.run.checkpoint_every = 0;
-	s.learn.batch = RIG_MANY(256, 32);
+	s.learn.batch = RIG_MANY(256, 24);
 	s.replay.capacity = RIG_MANY(131072, 4096);
 	if (rig_emulated) {
 		s.net.trunk1 = s.net.trunk2 = 32;
@@ -165,21 +165,14 @@ static void same_batches_for_500_steps(void **state)
 	same_batches(STEPS);
 }
 
-static double mean_of(const struct samples *all, const char *name, double *most)
+static double mean_of(const struct samples *all, const char *name)
 {
 	double sum = 0;
 	int n = 0;
 
-	for (int i = 0; i < all->n; i++) {
-		if (all->s[i].validation)
-			continue;
-		double v = sample_value(&all->s[i], name);
-
-		sum += v;
-		if (most && (n == 0 || v > *most))
-			*most = v;
-		n++;
-	}
+	for (int i = 0; i < all->n; i++)
+		if (!all->s[i].validation)
+			sum += sample_value(&all->s[i], name), n++;
 	assert_true(n > 0);
 	return sum / n;
 }
@@ -211,7 +204,7 @@ static void a_job_of_500_steps(void **state)
 
 	printf("a job of %d steps, means of its reports:\n", STEPS);
 	for (unsigned i = 0; i < sizeof compared / sizeof compared[0]; i++)
-		close_to(mean_of(&device.said, compared[i].name, NULL), mean_of(&host.said, compared[i].name, NULL), compared[i].share,
+		close_to(mean_of(&device.said, compared[i].name), mean_of(&host.said, compared[i].name), compared[i].share,
 			 compared[i].name, "on the host");
 	assert_int_equal(device.said.n, host.said.n);
 	end(&host);
@@ -232,7 +225,7 @@ static struct fh_spec a_short_job(int which)
 		s.learn.lr_schedule = FH_SCHEDULE_LINEAR;
 	}
 	if (which == 2)
-		s.run.population = 3;
+		s.run.population = RIG_MANY(3, 2);
 	return s;
 }
 
@@ -300,8 +293,8 @@ static void resumed_bit_for_bit(void **state)
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	struct market *m = synth_market(SYNTH_MOMENTUM, 2000, 5);
-	for (int which = 0; which < 3; which++) {
+	struct market *m = synth_market(SYNTH_MOMENTUM, RIG_MANY(2000, 1200), 5);
+	for (int which = RIG_MANY(0, 2); which < 3; which++) {
 		struct fh_spec s = a_short_job(which);
 		struct job whole = run(1, &s, m), again = run(1, &s, m);
 		char hash[65], other[65];
@@ -328,35 +321,55 @@ static void resumed_bit_for_bit(void **state)
 
 struct learnt { double sharpe, q, norm, norm_max; };
 
-static struct learnt learn(int device, uint64_t seed, int precision)
+/* Of each trial the largest report, their mean. */
+static double mean_largest(const struct samples *all, const char *name, int trials)
+{
+	double sum = 0;
+
+	for (int p = 0; p < trials; p++) {
+		double most = -INFINITY;
+
+		for (int i = 0; i < all->n; i++)
+			if (!all->s[i].validation && all->s[i].trial == p)
+				most = fmax(most, sample_value(&all->s[i], name));
+		sum += most;
+	}
+	return sum / trials;
+}
+
+static struct learnt learn(uint64_t seed, int precision)
 {
 	struct fh_spec s = a_spec(seed);
 	struct learnt l = {0};
 	int found = 0;
 
 	s.run.precision = precision;
+	s.run.population = RIG_MANY(TRIALS, 1);
+	s.run.validate_every = 0; /* at the end */
 	if (rig_emulated) {
 		s.run.epochs = 1;
 		s.run.steps_per_epoch = 24;
 		s.run.report_every = 8;
 	}
 	struct market *m = synth_market(SYNTH_MOMENTUM, RIG_MANY(BARS, 1500), seed);
-	struct job j = run(device, &s, m);
+	struct job j = run(1, &s, m);
 
-	l.q = mean_of(&j.said, "q", NULL);
-	l.norm = mean_of(&j.said, "grad_norm", NULL);
-	mean_of(&j.said, "grad_norm_max", &l.norm_max);
+	l.q = mean_of(&j.said, "q");
+	l.norm = mean_of(&j.said, "grad_norm");
+	l.norm_max = mean_largest(&j.said, "grad_norm_max", (int)s.run.population);
 	for (int i = 0; i < j.said.n; i++)
-		if (j.said.s[i].validation && j.said.s[i].split == FH_SPLIT_VALIDATION && j.said.s[i].policy == s.run.validate_policy &&
-		    j.said.s[i].step == j.t->planned)
-			l.sharpe = sample_value(&j.said.s[i], "sharpe"), found++;
-	assert_int_equal(found, 1);
+		if (j.said.s[i].validation && j.said.s[i].split == FH_SPLIT_VALIDATION && j.said.s[i].policy == s.run.validate_policy)
+			l.sharpe += sample_value(&j.said.s[i], "sharpe"), found++;
+	assert_int_equal(found, s.run.population);
+	l.sharpe /= found;
 	end(&j);
 	market_unref(m);
 	return l;
 }
 
-/* Means over the seeds: Sharpe ratio at the end within 5 %, mean Q within 10 %, norm of the gradients, mean and largest, within 20 %. */
+/* Sharpe ratio at the end within 5 %, mean Q within 10 %, norm of the gradients, mean and largest, within 20 %. Five markets with a
+ * seed each, and trials of further seeds on each: one run's Sharpe ratio is off by a twelfth of itself for no other reason than its
+ * seed, so of five runs alone the means differ by 5 % one time in three. */
 static void bf16_learns_what_f32_learns(void **state)
 {
 	struct learnt sum[2] = {{0}};
@@ -364,14 +377,14 @@ static void bf16_learns_what_f32_learns(void **state)
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	const int seeds = RIG_MANY(SEEDS, 2);
-	for (int seed = 1; seed <= seeds; seed++)
-		for (int k = 0; k < 2; k++) {
-			struct learnt l = learn(1, (uint64_t)seed, k ? FH_PRECISION_BF16 : FH_PRECISION_F32);
+	for (int k = 0; k < RIG_MANY(SEEDS, 2); k++)
+		for (int low = 0; low < 2; low++) {
+			const int seed = 1 + k * TRIALS;
+			const struct learnt l = learn((uint64_t)seed, low ? FH_PRECISION_BF16 : FH_PRECISION_F32);
 
-			printf("  seed %d, %s: Sharpe %.2f, Q %.4f, gradient norm %.4f, largest %.4f\n", seed, k ? "bf16" : "f32 ", l.sharpe, l.q,
+			printf("  seed %d, %s: Sharpe %.2f, Q %.4f, gradient norm %.4f, largest %.4f\n", seed, low ? "bf16" : "f32 ", l.sharpe, l.q,
 			       l.norm, l.norm_max);
-			sum[k].sharpe += l.sharpe, sum[k].q += l.q, sum[k].norm += l.norm, sum[k].norm_max += l.norm_max;
+			sum[low].sharpe += l.sharpe, sum[low].q += l.q, sum[low].norm += l.norm, sum[low].norm_max += l.norm_max;
 		}
 	if (!rig_emulated) /* in so few steps nothing is learnt */
 		close_to(sum[1].sharpe, sum[0].sharpe, 0.05, "Sharpe", "in f32");
