@@ -12,6 +12,8 @@
 #include "gpu/evaluate.h"
 #include "proto/status.h"
 
+_Static_assert(HOST_NETS >= TEAM_THREADS_MAX, "one network a thread");
+
 struct host_act {
 	struct host_net *net;
 	int nets;
@@ -37,7 +39,7 @@ static int make(const struct dqn_dims *d, int nets, struct team *team, const str
 	if (!a)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for an acting network");
 	a->nets = nets;
-	a->rows = POLICY_ROWS * (nets > team_threads(team) ? nets : team_threads(team));
+	a->rows = POLICY_ROWS * team_threads(team);
 	a->v_min = c->v_min;
 	a->v_max = c->v_max;
 	a->state = malloc((size_t)a->rows * (size_t)d->SD * sizeof(*a->state));
@@ -54,7 +56,7 @@ int host_dqn_act_open(struct exec *x, struct host_act **a, int policy, int first
 {
 	const struct dqn_clock *c = host_tensor(x, T_CLOCK, first);
 	struct team *team = ((struct host_priv *)x->priv)->team;
-	int nets = *trials < HOST_NETS ? *trials : HOST_NETS;
+	int nets = *trials < team_threads(team) ? *trials : team_threads(team); /* one a thread: more would only push each other out of the caches */
 
 	if (*a && ((*a)->v_min != c->v_min || (*a)->v_max != c->v_max || (*a)->nets < nets)) { /* another job of this layout */
 		host_dqn_act_free(*a);
