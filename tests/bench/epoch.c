@@ -1,7 +1,7 @@
 /* An epoch as a job has it: 300 learn steps of B = 256 with collection and reports every 100, then the validation of 20,000
  * bars, on an AR(1) market. One line an epoch, how much of it is validation, and the medians.
  *
- *     epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-s]
+ *     epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-p TRIALS] [-s]
  *
  * -s: few steps of a small net and few bars, to see on an emulated device that it runs; its times mean nothing.
  * The trainer runs in the slices that the daemon gives it; where learning ends and validation begins the device is waited
@@ -59,7 +59,7 @@ static struct market *make_market(const struct fh_spec *spec)
 	return m;
 }
 
-static struct fh_spec make_spec(const char *device, int epochs, int windows, int small)
+static struct fh_spec make_spec(const char *device, int epochs, int windows, int trials, int small)
 {
 	struct fh_spec s;
 
@@ -73,6 +73,7 @@ static struct fh_spec make_spec(const char *device, int epochs, int windows, int
 	s.run.report_every = 100;
 	s.run.checkpoint_every = 0;
 	s.run.validate_windows = windows;
+	s.run.population = trials;
 	if (small) {
 		s.net.trunk1 = s.net.trunk2 = s.net.value_hidden = s.net.advantage_hidden = 16;
 		s.net.atoms = 11;
@@ -153,24 +154,25 @@ int main(int argc, char **argv)
 	struct device_info info;
 	struct trainer_state s = {0};
 	struct trainer *t = NULL;
-	int epochs = 6, windows = 1, small = 0, c, n = 0;
+	int epochs = 6, windows = 1, trials = 1, small = 0, c, n = 0;
 	double trades = 0;
 
-	while ((c = getopt(argc, argv, "d:e:w:s")) != -1)
+	while ((c = getopt(argc, argv, "d:e:w:p:s")) != -1)
 		switch (c) {
 		case 'd': device = optarg; break;
 		case 'e': epochs = atoi(optarg); break;
 		case 'w': windows = atoi(optarg); break;
+		case 'p': trials = atoi(optarg); break;
 		case 's': small = 1, validated = 500, steps = 80; break;
 		default: return 2;
 		}
-	if (epochs < 3 || epochs > EPOCHS_MAX || windows < 1) {
-		fprintf(stderr, "usage: epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-s], at least 3 epochs\n");
+	if (epochs < 3 || epochs > EPOCHS_MAX || windows < 1 || trials < 1) {
+		fprintf(stderr, "usage: epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-p TRIALS] [-s], at least 3 epochs\n");
 		return 2;
 	}
 	must(backend_open(device, &b, NULL, &st), &st);
 	must(b->info(b, &info, &st), &st);
-	struct fh_spec spec = make_spec(device, epochs, windows, small);
+	struct fh_spec spec = make_spec(device, epochs, windows, trials, small);
 	struct market *m = make_market(&spec);
 	must(trainer_new(b, &spec, &t, &st), &st);
 	must(trainer_begin(t, &spec, m, NULL, &st), &st);
@@ -184,9 +186,9 @@ int main(int argc, char **argv)
 		printf("  %4d: %8.2f ms, learning %8.2f, validation %7.2f (Sharpe %.1f, %.0f trades)%s\n", n + 1, epoch[n].all, epoch[n].learn,
 		       epoch[n].validate, sharpe, trades, n ? "" : ", warm-up included");
 	}
-	printf("{\"what\": \"epoch\", \"device\": \"%s\", \"ms\": %.2f, \"learn_ms\": %.2f, \"validate_ms\": %.2f, \"windows\": %d}\n", b->name,
+	printf("{\"what\": \"epoch\", \"device\": \"%s\", \"ms\": %.2f, \"learn_ms\": %.2f, \"validate_ms\": %.2f, \"windows\": %d, \"trials\": %d}\n", b->name,
 	       median(epoch + 1, n - 1, offsetof(struct epoch, all)), median(epoch + 1, n - 1, offsetof(struct epoch, learn)),
-	       median(epoch + 1, n - 1, offsetof(struct epoch, validate)), windows);
+	       median(epoch + 1, n - 1, offsetof(struct epoch, validate)), windows, trials);
 	trainer_free(t);
 	market_unref(m);
 	return 0;

@@ -5,11 +5,12 @@
   golden stages wide back fused validate     tests/gpu: values of the reference, every stage beside the host, fused beside staged
   runs                                       tests/gpu/runs: whole jobs beside the host, resumed, BF16 beside F32, fifty epochs
   proofs                                     tests/train: markets that can be learnt, and one that cannot
-  daemon cycles                              whole jobs through the daemon; memory after fifty start/stop cycles
+  daemon                                     whole jobs through the daemon
+  beside cycles                              tests/gpu/beside: several trainers at once; memory after fifty start/stop cycles of the daemon
   memcheck racecheck initcheck               compute-sanitizer over the golden values and over fused steps of both kinds
 
 Default: all. Each program has a limit of seconds, so that one that hangs costs no more; a part that fails stops no other. CHECK_JOBS=N
-lets N of them share the card (nothing here is timed). A line a program, what failed with its output, then "N passed, N failed, N
+lets N of them share the card, but for beside and cycles, which look at what is free of it and at the time: they run alone, first. A line a program, what failed with its output, then "N passed, N failed, N
 skipped". Logs lie in BUILD/log. FHD_LIBDIR: where fhd-cuda.so is, by default BUILD. CHECK_SMALL=1 takes sizes for an emulated device."""
 import os
 import subprocess
@@ -23,7 +24,7 @@ import run  # noqa: E402
 
 SMALL = os.environ.get("CHECK_SMALL") == "1"
 SLOWER = 10 if SMALL else 1
-PROGRAMS = {"golden": 60, "stages": 120, "wide": 90, "back": 90, "fused": 90, "validate": 90, "runs": 180}  # seconds at most
+PROGRAMS = {"golden": 60, "stages": 120, "wide": 90, "back": 90, "fused": 90, "validate": 90, "runs": 180, "beside": 90}  # seconds at most
 PROOFS = ("momentum_small", "momentum_default", "momentum_costs", "walk")
 # Both kinds of kernels for each: few samples and many, trials, few environments and many.
 STEPS = "learn 256 51 32 1 learn 2100 51 32 1 learn 64 11 32 3 collect 256 51 32 1 collect 64 51 2100 1".split()
@@ -90,6 +91,7 @@ class Check:
 
 
 PARTS = [*PROGRAMS, "proofs", "daemon", "cycles", *SANITIZERS]
+ALONE = ("beside", "cycles")
 
 
 def skip(reason, parts):
@@ -113,15 +115,19 @@ def check(build, wanted):
     if reason:
         total.add(skip(reason, len(wanted)))
         return total
+    width = int(os.environ.get("CHECK_JOBS") or 1)
+    if width > 1:
+        for part in [p for p in wanted if p in ALONE]:
+            total.add(run.run_pool(c.steps(part), 1))
+        wanted = [p for p in wanted if p not in ALONE]
     for part in wanted:
         if part in SANITIZERS and not any(os.access(f"{d}/compute-sanitizer", os.X_OK) for d in os.environ["PATH"].split(":")):
             total.add(skip("compute-sanitizer is not there", 1))
         else:
             steps += c.steps(part)
-    width = int(os.environ.get("CHECK_JOBS") or 1)
     if width > 1:
         total.add(run.run_pool(steps, width))
-    else:
+    else:  # in the order of the parts
         for step in steps:
             total.add(run.run_step(step))
     return total

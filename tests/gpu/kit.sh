@@ -1,6 +1,6 @@
 #!/bin/bash
 # make gpu-kit KIT=DIR [SM=90 …]: what `make check-gpu` and `make bench` need on a machine with a card and nothing installed, in one
-# folder: programs without debug information, the libraries that they are linked with (glibc and what belongs to it excepted, so
+# folder: programs without symbols, the libraries that they are linked with (glibc and what belongs to it excepted, so
 # that machine's must not be older), the commit. There, in a copy of the source tree:
 #
 #     make check-gpu bench NOBUILD=1 BUILD=DIR
@@ -21,7 +21,7 @@ rm -rf "$kit"
 mkdir -p "$kit/lib"
 for p in $programs; do
 	mkdir -p "$kit/$(dirname "$p")"
-	strip --strip-debug -o "$kit/$p" "$objects/$p"
+	strip --strip-all -o "$kit/$p" "$objects/$p"
 done
 # Whatever the loader finds for them here, but the C library itself and the compilers' own.
 for p in $programs; do ldd "$kit/$p"; done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
