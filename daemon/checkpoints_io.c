@@ -225,7 +225,7 @@ void checkpoints_read(struct checkpoints *cs, const char *id, uint64_t offset, u
 			      (unsigned long long)c->bytes);
 	else if (cs->stopping)
 		fh_fail(&st, FH_UNAVAILABLE, "the daemon stops");
-	if (st.code) {
+	if (!c || st.code) {
 		done(arg, st.code, NULL, NULL, 0, &st);
 		return;
 	}

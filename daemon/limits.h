@@ -28,7 +28,7 @@
 /* ---- worker */
 #define LIMIT_SLICE_NS 20000000             /* 20 ms: how long the trainer works before it looks for commands */
 #define LIMIT_COMMANDS 64                   /* ring loop -> worker */
-#define LIMIT_SAMPLES 256                   /* ring worker -> loop; drops the oldest and counts it */
+#define LIMIT_SAMPLES 256                   /* ring worker -> loop (mailbox.h) */
 #define LIMIT_EVENTS 64                     /* ring worker -> loop; never drops, the worker waits */
 #define LIMIT_PARKED 8                      /* trainers kept for re-use */
 #define LIMIT_TRAINERS (LIMIT_PARKED + LIMIT_SLOTS + 1) /* one is parked before another goes */

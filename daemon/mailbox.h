@@ -1,9 +1,9 @@
 /* The rings between the loop and a worker, and what travels in them.
  *
  * One producer, one consumer each. A mutex guards head and tail: it is held for one memcpy, so neither side ever waits
- * for the other's work. commands: loop -> worker, never full by construction (an assertion). samples: worker -> loop,
- * a full ring drops its oldest and counts it. events: worker -> loop, never drops: the worker waits for room, which
- * the loop always makes because it never waits for a worker. */
+ * for the other's work. commands: loop -> worker, never full by construction (an assertion). samples: worker -> loop;
+ * reports of a job alone drop the oldest of a full ring and count it, the others wait for room. events: worker -> loop, never
+ * drop: the worker waits for room, which the loop always makes because it never waits for a worker. */
 #ifndef FHD_MAILBOX_H
 #define FHD_MAILBOX_H
 
@@ -57,7 +57,7 @@ struct command {
 	struct command_run run;    /* COMMAND_RUN */
 };
 
-/* ---- worker -> loop, may be dropped */
+/* ---- worker -> loop; reports may be dropped */
 struct mail_sample {
 	uint64_t job;
 	uint64_t time_ns;          /* CLOCK_REALTIME when the readback was seen */

@@ -47,21 +47,23 @@ static void show_state(struct job_run *r)
 	pthread_mutex_unlock(&r->w->shown_lock);
 }
 
+/* A job's reports may be dropped, the newest counts. Evaluations may not, and those of a population come by hundreds at once, as
+ * do its reports: they wait for room, which the loop, awake by then, makes. */
 static void send_samples(struct job_run *r)
 {
 	struct mail_sample m;
 	struct fh_status st = FH_STATUS_INIT;
-	int n = 0;
 
 	memset(&m, 0, sizeof m);
 	m.job = r->order->job;
 	while (trainer_poll(r->trainer, &m.sample, &st) == 1) {
 		m.time_ns = time_now_ns();
-		ring_push_over(&r->w->samples, &m);
-		n++;
-	}
-	if (n)
+		if (m.sample.validation || r->order->spec.run.population > 1)
+			ring_push_wait(&r->w->samples, &m);
+		else
+			ring_push_over(&r->w->samples, &m);
 		wake_loop(r->w);
+	}
 }
 
 static int begin(struct job_run *r, int reused, struct fh_status *st)

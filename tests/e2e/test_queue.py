@@ -140,3 +140,18 @@ def test_metrics_do_not_depend_on_a_used_trainer(client, spec):
         client.wait_state(f"r{i}", "DONE")
         names.append([(s.step, [(v.name, v.value) for v in s.value if "second" not in v.name]) for s in client.samples(f"r{i}") if s.kind == pb.VALIDATION])
     assert names[0] == names[1]
+
+
+def test_every_trial_of_a_large_population_is_heard(client, spec):
+    """More trials than the ring to the loop has places: no report and no evaluation of any of them is lost."""
+    trials = 300
+    client.start(spec(run={"population": trials, "steps_per_epoch": 4, "report_every": 2, "validate_every": 0}), name="many")
+    client.wait_state("many", "DONE")
+    heard = {}
+    for s in client.samples("many"):
+        if s.kind != pb.STATE_CHANGE:
+            heard.setdefault((s.kind, s.step, s.split, s.policy), []).append(s.trial)
+    assert len(heard) == 2 + 4, "two reports; two networks on two splits"
+    for what, seen in heard.items():
+        assert seen == list(range(trials)), what
+    assert client.call("info").samples_dropped == 0
