@@ -296,12 +296,16 @@ def run_pool(steps, width):
     return pool.run()
 
 
+building = collections.defaultdict(threading.Lock)  # by folder: asan and emu have one
+
+
 def build(stage, targets, *more, idle=False):
     folder = ROOT / "build" / ("check" if stage == "gcc" else stage)
     argv = ["make", "-s", f"-j{CORES}", f"BUILD={folder.relative_to(ROOT)}", "WERROR=-Werror", *BUILD_ARGS[stage], *more, *targets]
     if os.environ.get("CCACHE_DIR") or os.environ.get("FHD_CCACHE"):
         argv = [a.replace("CC=", "CC=ccache ") if a.startswith("CC=") else a for a in argv]
-    return folder, run_step(Step(f"{stage}: build", argv, count_single, 1800, log=folder / "log" / "build.txt", idle=idle))
+    with building[folder]:
+        return folder, run_step(Step(f"{stage}: build", argv, count_single, 1800, log=folder / "log" / "build.txt", idle=idle))
 
 
 LENGTHS = {"gpu_checkpoint": 8, "client_follow": 8, "daemon_http": 5, "daemon_series": 4, "client_csv": 3, "daemon_jobs": 3, "gpu_learn": 3}
