@@ -130,11 +130,6 @@ static void features(const struct market_bars *b, double tick, const struct mark
 
 static const struct market_steps no_steps;
 
-void market_features(const struct market_bars *b, double tick, float *feature, float *sigma)
-{
-	features(b, tick, &no_steps, NULL, NULL, feature, sigma);
-}
-
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma)
 {
 	features(b, tick, &no_steps, feature, sigma, NULL, NULL);

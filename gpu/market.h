@@ -40,11 +40,9 @@ struct market {
 	void *arena;           /* one allocation behind all arrays */
 };
 
-/* Features and sigma of every bar, F64 inside, F32 out. feature [T,40], sigma [T]. Work is O(T): windows come from
- * blocks that begin at fixed bars, so that a suffix appended later gives the same bits.
- * Never reads a bar after t for row t. */
-void market_features(const struct market_bars *b, double tick, float *feature, float *sigma);
-/* The same in double, for tests against golden/. */
+/* Features and sigma of every bar. feature [T,40], sigma [T]. Work is O(T): windows come from blocks that begin at fixed bars,
+ * so that a suffix appended later gives the same bits. Never reads a bar after t for row t. The forms in double are for tests
+ * against golden/; the others are F64 inside and F32 out. */
 void market_features64(const struct market_bars *b, double tick, double *feature, double *sigma);
 /* Where the price jumps without anybody trading at the jump: gaps of more than max_gap seconds (0: none), and the first bars of another
  * contract (ascending, from 1 on). gpu/MATH.md, section 7, "Gaps and rolls". */
