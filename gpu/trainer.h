@@ -59,7 +59,7 @@ struct trainer_sample {
 	const struct metric *metric[METRIC_MAX]; /* static storage */
 	double value[METRIC_MAX];
 };
-/* 1 and a sample when a readback has finished, else 0. Never waits. A report gives one sample per trial. */
+/* 1 and a sample when a readback has finished, else 0. Never waits. A report and an evaluation give one sample per trial. */
 int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status *st);
 
 /* The whole state as a safetensors image, taken at the boundary where trainer_run stopped. meta: k, v, …, NULL, added

@@ -184,6 +184,46 @@ static void trials_depend_on_no_other(void **state)
 		}
 }
 
+/* More trials than a call has places for: as many as it has are open, and one row of each is what that trial says alone. */
+static void many_trials_go_in_parts(void **state)
+{
+	enum { TRIALS = 131, OPEN = 128 };
+	static int32_t bar[ROWS], together[OPEN * 3], alone[3];
+	static float portfolio[ROWS * FH_PORTFOLIO_FEATURES];
+	struct rig_shape shape = {.B = 16, .SD = 48, .H1 = 16, .H2 = 16, .VH = 8, .AH = 8, .NA = 11, .D = 3, .A = {5, 3, 3}, .C = 64, .N = 4, .n = 1,
+				  .P = TRIALS, .precision = FH_PRECISION_BF16, .loss = FH_LOSS_C51};
+	struct act_part part[OPEN];
+	struct act_limits can;
+	struct market *m;
+	struct rig rig, *r = &rig;
+	int trials = TRIALS - 1, differ = 0;
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	any_bars(bar, portfolio, ROWS);
+	rig_make(r, &shape);
+	rig_fill(r, 3);
+	m = rig_market(r, BARS, 0.01);
+	RIG_OK(r->x[1]->backend->act_open(r->x[1], FH_POLICY_TARGET, 1, &trials, &can, &r->st));
+	assert_int_equal(trials, OPEN);
+	assert_true(can.rows >= OPEN * can.least);
+	for (int k = 0; k < OPEN; k++)
+		part[k] = (struct act_part){k, 1};
+	RIG_OK(r->x[1]->backend->act(r->x[1], part, OPEN, bar, portfolio, together, &r->st));
+	for (int k = 0; k < OPEN; k += 9) {
+		open_some(r, 1, FH_POLICY_TARGET, 1 + k, 1);
+		act(r, 1, 1, bar + k, portfolio + k * FH_PORTFOLIO_FEATURES, alone);
+		assert_memory_equal(alone, together + 3 * k, sizeof alone);
+		differ += memcmp(alone, together, sizeof alone) != 0;
+	}
+	assert_true(differ > 0);
+	trials = 2;
+	assert_int_equal(r->x[1]->backend->act_open(r->x[1], FH_POLICY_TARGET, TRIALS - 1, &trials, &can, &r->st), FH_INTERNAL);
+	market_unref(m);
+	rig_free(r);
+}
+
 /* ---------------------------------------------------------------- evaluations */
 
 static int act_on(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
@@ -408,7 +448,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_depend_on_no_other), cmocka_unit_test(ahead_is_bar_by_bar), cmocka_unit_test(one_launch_and_layers_agree),
-		cmocka_unit_test(trials_depend_on_no_other), cmocka_unit_test(trials_are_as_alone), cmocka_unit_test(a_job_says_what_its_networks_do),
+		cmocka_unit_test(trials_depend_on_no_other), cmocka_unit_test(many_trials_go_in_parts),
+		cmocka_unit_test(trials_are_as_alone), cmocka_unit_test(a_job_says_what_its_networks_do),
 	};
 
 	return cmocka_run_group_tests(tests, rig_open, NULL);
