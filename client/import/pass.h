@@ -21,7 +21,8 @@ struct pass {
 	int json;
 	struct columns col;
 	struct fast fast;
-	struct helper *helper;         /* plain.c */
+	struct helper *helper;         /* plain.c, as is how many rows it took the last time */
+	int64_t plain_run;
 	struct zone *zone;
 	struct resample resample;
 	int64_t date;

@@ -11,6 +11,7 @@
 #define FAST_ROWS 65536       /* taken at once, by each of two threads */
 #define FAST_LEAST 4096       /* bytes that are worth it */
 #define FAST_TWO (256u << 10) /* bytes from which a second thread is worth it */
+#define FAST_RUN 1024         /* and rows that were plain the last time */
 
 _Static_assert(CSV_SPARE >= FAST_SPARE, "the bytes behind a block of the reader");
 
@@ -97,12 +98,14 @@ static int64_t take_plain(struct pass *p, struct fh_status *st)
 	rc = bars_room(b, FAST_ROWS, st);
 	if (rc)
 		return rc;
-	int two = middle && middle < end && start_helper(p, middle, end);
+	/* Where plain rows are few after each other the other half would be read in vain. */
+	int two = middle && middle < end && p->plain_run >= FAST_RUN && start_helper(p, middle, end);
 	struct fast_rows rows = {.ts = b->ts + b->count, .room = FAST_ROWS};
 	for (int k = 0; k < 5; k++)
 		rows.value[k] = b->value[k] + b->count;
 	const char *to = fast_take(&p->fast, from, two ? middle : end, b->count ? b->newest : INT64_MIN, &rows);
 	took(p, to, rows.count);
+	p->plain_run = rows.count;
 	int64_t more = two ? take_over(p, middle, st) : 0;
 	return more < 0 ? more : rows.count + more;
 }
@@ -114,6 +117,7 @@ void plain_init(struct pass *p)
 	    p->o->price_scale > 0)
 		return;
 	fast_init(&p->fast, &p->col, p->csv.delimiter);
+	p->plain_run = FAST_RUN;
 }
 
 /* All plain rows of the block. */
