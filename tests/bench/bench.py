@@ -328,6 +328,24 @@ def make_table(files):
     print("\n".join(table(got)))
 
 
+def measure(run, part, count):
+    """One part, whatever becomes of it, and its lines."""
+    run.part, run.why = part, absent(run, part) or ""
+    began = time.monotonic()
+    how = "skipped" if run.why else "done"
+    if not run.why:
+        try:
+            open(f"{run.folder}/{part}.txt", "w").close()
+            PARTS[part][0](run, part, PARTS[part][1])
+        except (Exception, SystemExit) as e:  # of one part; the others are still worth their time
+            run.why = f"{type(e).__name__}: {e}"
+        how = "failed" if run.why else "done"
+    count[how] += 1
+    print(f"{how:8} {part:16} {time.monotonic() - began:6.1f} s  {run.why}", flush=True)
+    for line in run.got["lines"].get(part, []) + [json.dumps(x) for x in run.got["anchors"].get(part, [])]:
+        print("    " + line, flush=True)
+
+
 def main():
     if len(sys.argv) > 2 and sys.argv[1] == "--table":
         make_table(sys.argv[2:])
@@ -342,26 +360,18 @@ def main():
     print(f"commit {rig.commit(run.build)}, {run.find_device() or 'no device'}", flush=True)
     real = run.device and not SMALL and "emulated" not in run.device
     count = {"done": 0, "failed": 0, "skipped": 0}
-    for part in sorted(wanted, key=list(PARTS).index):
-        run.part, run.why = part, absent(run, part) or ""
-        began = time.monotonic()
-        how = "skipped" if run.why else "done"
-        if not run.why:
-            try:
-                open(f"{run.folder}/{part}.txt", "w").close()
-                PARTS[part][0](run, part, PARTS[part][1])
-            except (Exception, SystemExit) as e:  # of one part; the others are still worth their time
-                run.why = f"{type(e).__name__}: {e}"
-            how = "failed" if run.why else "done"
-        count[how] += 1
-        print(f"{how:8} {part:16} {time.monotonic() - began:6.1f} s  {run.why}", flush=True)
-        for line in run.got["lines"].get(part, []) + [json.dumps(x) for x in run.got["anchors"].get(part, [])]:
-            print("    " + line, flush=True)
-        if real:
-            keep(run)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for part in sorted(wanted, key=list(PARTS).index):
+            measure(run, part, count)
+            if real:
+                keep(run)
+    except KeyboardInterrupt:  # the program under way has been ended; what was measured before it stands
+        count["failed"] += 1
+        print(f"interrupted in {run.part}")
     if real:
         write_results(keep(run))
-    print("\n".join(table({**run.got})) if run.device else "no device: nothing of the CUDA backend is measured")
+    print("\n".join(table(keep(run) if real else run.got)) if run.device else "no device: nothing of the CUDA backend is measured")
     print(", ".join(f"{n} {how}" for how, n in count.items()))
     return 1 if count["failed"] else 0
 

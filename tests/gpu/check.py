@@ -67,7 +67,7 @@ class Check:
             return f"not built: {e}"
         except subprocess.TimeoutExpired:
             return "the device does not answer within a minute"
-        return None if found.returncode == 0 else f"no device: {(found.stderr.strip().splitlines() or ['gpu_step says nothing'])[-1]}"
+        return None if found.returncode == 0 else f"no device: {(found.stderr.strip().splitlines() or ['gpu_step says nothing'])[-1].removeprefix('no CUDA device: ')}"
 
     def sanitizer(self, tool):
         head = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *SANITIZERS[tool]]
