@@ -131,11 +131,12 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_slices(const float *slice,
 		const float *from = (const float *)((const char *)slice + z * slice_trial) + i;
 		float4 g = *(const float4 *)from;
 
+#pragma unroll 8 /* loads of several slices in flight */
 		for (int k = 1; k < slices; k++) {
 			const float4 more = *(const float4 *)(from + k * params);
 			g.x += more.x, g.y += more.y, g.z += more.z, g.w += more.w;
 		}
-		*(float4 *)(grad + z * params + i) = g;
+		__stwb((float4 *)(grad + z * params + i), g); /* by name: nvcc may take assigned vectors apart */
 		square = (double)g.x * g.x + (double)g.y * g.y + (double)g.z * g.z + (double)g.w * g.w;
 	}
 	square = cuda_block_total(square, shared);

@@ -302,8 +302,8 @@ template <int MI, int NJ> __device__ __forceinline__ void write_out(const float 
 #pragma unroll
 		for (int j = 0; j < NJ; j++)
 			if (j * 8 + col < n)
-				*(float2 *)(p + j * 8) = make_float2(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b[j][0], -INFINITY),
-				                                     ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b[j][1], -INFINITY));
+				__stwb((float2 *)(p + j * 8), make_float2(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b[j][0], -INFINITY),
+				                                          ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b[j][1], -INFINITY)));
 	}
 }
 

@@ -160,7 +160,7 @@ template <typename S> __device__ __forceinline__ void leave_tile(const float (&a
 
 			if (pairs) {
 				if (j * 8 + col < n)
-					*(float2 *)(to + j * 8) = make_float2(v0, v1);
+					__stwb((float2 *)(to + j * 8), make_float2(v0, v1)); /* by name: nvcc may take assigned vectors apart */
 			} else {
 				if (j * 8 + col < n)
 					to[j * 8] = v0;
