@@ -142,7 +142,7 @@ static void put_scalar(const struct printer *p, const ProtobufCFieldDescriptor *
 	case PROTOBUF_C_TYPE_ENUM: put_enum(p, f->descriptor, *(const int *)at); return;
 	case PROTOBUF_C_TYPE_STRING: put_string(p, *(char *const *)at ? *(char *const *)at : ""); return;
 	case PROTOBUF_C_TYPE_BYTES: put_bytes(p, at); return;
-	case PROTOBUF_C_TYPE_MESSAGE: return; /* put_message() */
+	case PROTOBUF_C_TYPE_MESSAGE: return; /* no scalar: its fields are put one by one */
 	}
 }
 
