@@ -78,7 +78,7 @@ static int run_cases(int args, char **arg)
 	for (; args >= 5; args -= 5, arg += 5) {
 		const struct run run = {strcmp(arg[0], "collect") ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
 
-		begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), capacity(131072), 0.1);
+		begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), capacity(atoi(arg[4]) > 1 ? 32768 : 131072), 0.1);
 		for (int k = 0; k < 10; k++)
 			RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
 		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
