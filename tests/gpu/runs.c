@@ -184,11 +184,12 @@ static void close_to(double now, double reference, double share, const char *wha
 }
 
 /* As a user runs it: a draw or a greedy action at the edge of a rounding goes the other way now and then, so what is compared are
- * the reports. */
+ * the reports. A host's run that starts with a rounding more differs from the host's by up to 0.7 % in the losses, 2 % in the
+ * gradient norm, 1.4 % in fills, and by 0.008 in Q, which is near zero yet: its measure is the size of a reward. */
 static void a_job_of_500_steps(void **state)
 {
 	static const struct { const char *name; double share; } compared[] = {
-		{"loss", 0.03}, {"priority_error", 0.03}, {"grad_norm", 0.05}, {"q", 0.05}, {"reward_std", 0.03}, {"fills", 0.05},
+		{"loss", 0.03}, {"priority_error", 0.03}, {"grad_norm", 0.05}, {"reward_std", 0.03}, {"fills", 0.05},
 	};
 
 	(void)state;
@@ -206,6 +207,9 @@ static void a_job_of_500_steps(void **state)
 	for (unsigned i = 0; i < sizeof compared / sizeof compared[0]; i++)
 		close_to(mean_of(&device.said, compared[i].name), mean_of(&host.said, compared[i].name), compared[i].share,
 			 compared[i].name, "on the host");
+	const double q = mean_of(&device.said, "q"), host_q = mean_of(&host.said, "q");
+	printf("  q                %12.6g, %12.6g on the host\n", q, host_q);
+	assert_within(fabs(q - host_q) / mean_of(&host.said, "reward_std"), 0.03, "mean Q, in rewards");
 	assert_int_equal(device.said.n, host.said.n);
 	end(&host);
 	end(&device);
