@@ -53,7 +53,7 @@ BUILD_ARGS = {
     "clang": ["CC=clang", "OPT=-O0", "CFLAGS=", "EMU_OPT=-O0"],  # for its warnings, which optimisation does not change
     "arrow": ["CC=gcc", "OPT=-O0", "CFLAGS=-g1"],
     "asan": ["CC=gcc", "OPT=-O1", "CFLAGS=-g1", "EMU_OPT=-O1", "SAN=address,undefined"],  # -g1 is enough for lines in reports
-    "tsan": ["CC=gcc", "OPT=-O2", "CFLAGS=-g1", "EMU_OPT=-O1", "SAN=thread"],
+    "tsan": ["CC=gcc", "OPT=-O2", "CFLAGS=-g1", "SAN=thread"],
 }
 SUPPRESSIONS = ROOT / "tests" / "sanitizers"
 SAN_ENV = {
@@ -495,6 +495,17 @@ def end_with_children():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def tell(total, start):
+    """The last lines, and the exit status."""
+    for reason, n in sorted(total.reasons.items()):
+        say(f"skipped {n}: {reason}")
+    if failures:
+        say("\n".join(["what failed, again:", *failures]))
+    say(f"{time.monotonic() - start:.0f} s")
+    say(str(total))
+    return 1 if total.failed or total.passed + total.skipped == 0 else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("stage", nargs="*", metavar="STAGE", help=f"{' '.join(STAGES)} (default: all of these), or {' '.join(ALONE)}")
@@ -506,13 +517,7 @@ def main():
     end_with_children()
     start = time.monotonic()
     total = run_stages(args.stage or STAGES)
-    for reason, n in sorted(total.reasons.items()):
-        say(f"skipped {n}: {reason}")
-    if failures:
-        say("\n".join(["what failed, again:", *failures]))
-    say(f"{time.monotonic() - start:.0f} s")
-    say(str(total))
-    return 1 if total.failed or total.passed + total.skipped == 0 else 0
+    return tell(total, start)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """The daemon on a CUDA device: memory by owner, admission, what it does when calls of the driver fail. The device is the emulator of
 tests/gpu/emu, whose memory, neighbours and faults a test chooses; on a card tests/gpu/daemon.py asks the same questions."""
+import os
 import time
 
 import pynng
-import os
-
 import pytest
 
 import fh

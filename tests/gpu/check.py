@@ -10,8 +10,9 @@
   memcheck racecheck initcheck               compute-sanitizer over the golden values and over fused steps of both kinds
 
 Default: all. Each program has a limit of seconds, so that one that hangs costs no more; a part that fails stops no other. CHECK_JOBS=N
-lets N of them share the card, but for beside and cycles, which look at what is free of it and at the time: they run alone, first. A line a program, what failed with its output, then "N passed, N failed, N
-skipped". Logs lie in BUILD/log. FHD_LIBDIR: where fhd-cuda.so is, by default BUILD. CHECK_SMALL=1 takes sizes for an emulated device."""
+lets N of them share the card, but for beside and cycles, which look at what is free of it and at the time: they run alone, first.
+A line a program, what failed with its output, then "N passed, N failed, N skipped". Logs lie in BUILD/log. FHD_LIBDIR: where
+fhd-cuda.so is, by default BUILD. CHECK_SMALL=1 takes sizes for an emulated device."""
 import os
 import subprocess
 import sys
@@ -31,7 +32,8 @@ STEPS = "learn 256 51 32 1 learn 2100 51 32 1 learn 64 11 32 3 collect 256 51 32
 SMALL_STEPS = "learn 8 11 4 1 collect 8 11 4 1".split()
 SMALL_SETS = ("net.trunk1=16 net.trunk2=16 net.value_hidden=8 net.advantage_hidden=8 net.atoms=11 learn.batch=8 learn.warmup=64 collect.envs=4 "
               "replay.capacity=4096 run.steps_per_epoch=20")
-SANITIZERS = {"memcheck": [], "racecheck": [], "initcheck": []}
+SANITIZERS = ("memcheck", "racecheck", "initcheck")
+NO_DEVICE = 3  # exit status of gpu_step device
 
 
 def count_lines(text, code):
@@ -59,7 +61,7 @@ class Check:
         return run.run_step(self.step("build", ["make", "-s", f"-j{run.CORES}", f"BUILD={relative}", "WERROR=-Werror", *targets], run.count_single, 1800))
 
     def device(self):
-        """Why nothing can be checked here, or None."""
+        """Why nothing can be checked here, or None. "no device" is a skip, all else a failure: a card whose backend does not load, too."""
         try:
             found = subprocess.run([self.build / "tests" / "bench" / "gpu_step", "device"], capture_output=True, text=True, timeout=60,
                                    env={**os.environ, **self.env}, cwd=ROOT, check=False)
@@ -67,10 +69,15 @@ class Check:
             return f"not built: {e}"
         except subprocess.TimeoutExpired:
             return "the device does not answer within a minute"
-        return None if found.returncode == 0 else f"no device: {(found.stderr.strip().splitlines() or ['gpu_step says nothing'])[-1].removeprefix('no CUDA device: ')}"
+        if found.returncode == 0:
+            return None
+        said = (found.stderr.strip().splitlines() or ["gpu_step says nothing"])[-1].removeprefix("no CUDA device: ")
+        if found.returncode != NO_DEVICE or any(Path("/dev").glob("nvidia[0-9]*")):
+            return f"the device cannot be used, exit {found.returncode}: {said}"
+        return f"no device: {said}"
 
     def sanitizer(self, tool):
-        head = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *SANITIZERS[tool]]
+        head = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
         step = self.build / "tests" / "bench" / "gpu_step"
         return [self.step(f"{tool} golden", [*head, self.build / "tests" / "gpu" / "golden"], run.count_cmocka, 120),
                 self.step(f"{tool} steps", [*head, step, "run", *(SMALL_STEPS if SMALL else STEPS)], run.count_single, 120)]
@@ -129,7 +136,7 @@ def check(build, wanted):
         total.add(run.run_pool(steps, width))
     else:  # in the order of the parts
         for step in steps:
-            total.add(run.run_step(step))
+            total.add(run.run_pool([step], 1))
     return total
 
 
@@ -143,11 +150,7 @@ def main():
     run.end_with_children()
     began = time.monotonic()
     total = check(sys.argv[1], wanted)
-    for reason, n in sorted(total.reasons.items()):
-        run.say(f"skipped {n}: {reason}")
-    run.say(f"{time.monotonic() - began:.0f} s")
-    run.say(str(total))
-    return 1 if total.failed or total.passed + total.skipped == 0 else 0
+    return run.tell(total, began)
 
 
 if __name__ == "__main__":
