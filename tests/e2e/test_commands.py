@@ -152,7 +152,6 @@ def test_pause_and_resume(daemon, client, market):
     client.wait_step("p", paused.step + 20)
 
 
-@pytest.mark.same_threads
 @pytest.mark.parametrize("loss", ["mse", "c51"])
 def test_absurd_numbers_end_a_job_and_never_the_daemon(daemon, client, market, loss):
     """Rewards of 1e18, a rate of 1, no clipping: done, or failed as diverged with exit code 1; the daemon goes on."""
@@ -380,7 +379,6 @@ def test_act_answers_states(daemon, client, market):
     assert "48" in wrong.err
 
 
-@pytest.mark.same_threads
 def test_each_trial_of_a_population_can_be_asked(daemon, client, market, folder):
     """evaluate and act take the network that --trial and --policy name, by default the first and what the job validates."""
     start(daemon, "--name", "pop", "--set", "run.population=3", "--set", "run.validate_policy=online", "--set", "learn.lr=0.01",
