@@ -12,9 +12,11 @@ Default: all of them. Each is a process of its own with a limit of seconds; one 
 Afterwards the table of figures.py with what was measured, and the same in BUILD/bench/figures.json (and in the file that BENCH_JSON
 names), to which every run of the same commit on the same card adds. On a card the table is written into tests/bench/RESULTS.md,
 between the two marks there; --table makes it from such files, the later ones first. BENCH_SMALL=1 takes sizes for an emulated
-device (FHD_LIBDIR), whose numbers mean nothing and are kept nowhere. FHD_LIBDIR: where fhd-cuda.so is, by default BUILD."""
+device (FHD_LIBDIR), whose numbers mean nothing and are kept nowhere. FHD_LIBDIR: where fhd-cuda.so is, by default BUILD.
+The exit status is 1 when a part failed, when a figure on a card misses what it must hold, and when there is a card that cannot be used."""
 import csv
 import datetime
+import glob
 import json
 import os
 import re
@@ -30,6 +32,7 @@ import rig  # noqa: E402
 
 RESULTS = os.path.join(HERE, "RESULTS.md")
 BEGIN, END = "<!-- written by make bench on a card: begin -->", "<!-- end of what make bench writes -->"
+NO_DEVICE = 3  # exit status of gpu_step device
 SMALL = os.environ.get("BENCH_SMALL") == "1"
 SMALL_DAEMON = ["--small", "--window", "0.3", "--starts", "3", "--cycles", "9", "--pairs", "1",
                 *[w for s in ("net.trunk1=16", "net.trunk2=16", "net.value_hidden=8", "net.advantage_hidden=8", "net.atoms=11", "learn.batch=8",
@@ -96,6 +99,8 @@ class Run:
         text, code = call([f"{self.build}/tests/bench/gpu_step", "device"], 60, f"{self.folder}/device.txt", self.env)
         if code == 0:
             self.device = text.splitlines()[1] if len(text.splitlines()) > 1 and text.startswith("device:") else text.splitlines()[0]
+        elif code != NO_DEVICE or glob.glob("/dev/nvidia[0-9]*"):
+            raise SystemExit(f"the device cannot be used, exit {code}: {text.strip()}")
         return self.device
 
 
@@ -256,6 +261,10 @@ def verdict(figure, value):
     return "aim" if figure.aim is not None and figure.holds(value, figure.aim) else "must" if figure.holds(value, figure.must) else "MISSED"
 
 
+def missed(got):
+    return [f.title for f in figures.FIGURES if f.key in got["figures"] and verdict(f, got["figures"][f.key]["value"]) == "MISSED"]
+
+
 def table(got):
     lines = ["| figure | unit | must | aim | measured | holds | floor | of the floor | largest cost |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for f in figures.FIGURES:
@@ -372,8 +381,11 @@ def main():
     if real:
         write_results(keep(run))
     print("\n".join(table(keep(run) if real else run.got)) if run.device else "no device: nothing of the CUDA backend is measured")
-    print(", ".join(f"{n} {how}" for how, n in count.items()))
-    return 1 if count["failed"] else 0
+    beyond = missed(run.got) if real else []
+    for title in beyond:
+        print(f"MISSED: {title}")
+    print(", ".join(f"{n} {how}" for how, n in count.items()) + (f", {len(beyond)} beyond what they must hold" if beyond else ""))
+    return 1 if count["failed"] or beyond else 0
 
 
 if __name__ == "__main__":

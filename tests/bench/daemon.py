@@ -4,7 +4,7 @@
 One private daemon, one table: time from `fhctl start` to the first finished learn step (new layout, and again), how fast stop
 acts, what reports every 100 steps and a client that polls at 1 kHz cost, whether memory is what it was after many jobs, whether
 the plan says what the driver says, and what several slots do together. Ratios are medians over pairs measured in turns. On a
-card all of it takes less than three minutes. Bounds are those of figures.py. The exit status is 1 when a figure misses its bound
+card all of it takes some minutes. Bounds are those of figures.py. The exit status is 1 when a figure misses its bound
 for a card (--device cuda); on the host the table is for looking at. --small is for an emulated device: it shows that all of it
 runs, bounds of time are not looked at.
 Sleeps here are windows that are measured, or let a job come to its pace before one begins; nothing is taken for done because time passed."""
