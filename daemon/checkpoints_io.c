@@ -1,6 +1,7 @@
 /* Checkpoints to the disk and back, on libuv's pool: images one after the other, file, then row; parts of files as they are asked
  * for. Loop thread but for write_work and read_work. */
 #include "daemon/checkpoints_internal.h"
+#include "daemon/clock.h"
 #include "daemon/crashpoint.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct write {
@@ -132,15 +132,13 @@ void checkpoints_add(struct checkpoints *cs, uint64_t job, uint64_t step, const 
 		     struct st_image *image, checkpoint_done done, void *arg)
 {
 	struct write *x = need(calloc(1, sizeof *x));
-	struct timespec now;
 	int idle = !cs->queue;
 
-	clock_gettime(CLOCK_REALTIME, &now);
 	*x = (struct write){.cs = cs, .keep = keep, .image = *image, .done = done, .arg = arg};
 	memset(image, 0, sizeof *image);
 	x->c.job = job;
 	x->c.step = step;
-	x->c.created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	x->c.created_ns = time_now_ns();
 	x->c.bytes = x->image.bytes;
 	snprintf(x->c.reason, sizeof x->c.reason, "%s", reason);
 	x->c.pinned = !strcmp(reason, "final") || !strcmp(reason, "request");

@@ -50,22 +50,6 @@ static struct {
 	pthread_cond_t deadline_cond;
 } own = {.lock_fd = -1, .deadline_lock = PTHREAD_MUTEX_INITIALIZER, .deadline_cond = PTHREAD_COND_INITIALIZER};
 
-uint64_t time_now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
-uint64_t time_mono_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
-
 /* ---------------------------------------------------------------- start */
 
 static int make_dirs(const char *path, struct fh_status *st)

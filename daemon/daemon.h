@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 #include <uv.h>
+#include "daemon/clock.h"
 #include "daemon/config.h"
 #include "gpu/backend.h"
 #include "proto/status.h"
@@ -55,8 +56,5 @@ void daemon_device_lost(struct daemon *d);
 
 #define DAEMON_EXIT_DEVICE_LOST 70
 #define DAEMON_EXIT_HARD_DEADLINE 71
-
-uint64_t time_now_ns(void);       /* CLOCK_REALTIME */
-uint64_t time_mono_ns(void);      /* CLOCK_MONOTONIC */
 
 #endif

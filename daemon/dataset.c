@@ -1,5 +1,6 @@
 /* The registry: names, what is known of each set, start-up. See dataset.h. */
 #include "daemon/dataset.h"
+#include "daemon/clock.h"
 #include "daemon/dataset_internal.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
@@ -13,14 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define NEAR 3 /* edits between a name and one that may have been meant */
 
 int datasets_new(const struct datasets_config *cfg, struct datasets **out, struct fh_status *st)
 {
 	struct datasets *ds;
-	struct timespec now;
 	int code = files_folder(cfg->dir, st);
 
 	if (code)
@@ -35,8 +34,7 @@ int datasets_new(const struct datasets_config *cfg, struct datasets **out, struc
 		ds->cfg.upload_idle_ms = UPLOAD_IDLE_MS;
 	if (!ds->cfg.bars_max)
 		ds->cfg.bars_max = DATASET_BARS_MAX;
-	clock_gettime(CLOCK_REALTIME, &now);
-	ds->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	ds->started_ns = time_now_ns();
 	cache_start(ds);
 	*out = ds;
 	return 0;

@@ -4,6 +4,7 @@
  * the row; then the set can be found. Between start and end its name is taken, so that two clients never write one file. */
 #include "daemon/dataset.h"
 #include "daemon/dataset_internal.h"
+#include "daemon/clock.h"
 #include "daemon/crashpoint.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
@@ -17,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---------------------------------------------------------------- checks of single bars */
@@ -309,7 +309,6 @@ static void start(struct datasets *ds, const struct dataset_origin *o, int64_t b
 	uint64_t bytes = (uint64_t)bars * BAR_BYTES;
 	struct registration **end = &ds->registering;
 	struct dataset *there;
-	struct timespec now;
 	int code = may_register(ds, o, s ? bytes : 0 /* an upload's are counted */, &there, &st);
 
 	if (!code)
@@ -324,9 +323,8 @@ static void start(struct datasets *ds, const struct dataset_origin *o, int64_t b
 		done(arg, code, NULL, 0, &st);
 		return;
 	}
-	clock_gettime(CLOCK_REALTIME, &now);
 	r->ds = ds;
-	r->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	r->created_ns = time_now_ns();
 	if (s)
 		r->synth = *s;
 	if (a) {

@@ -1,12 +1,12 @@
 /* See operations.h. */
 #include "daemon/operations.h"
+#include "daemon/clock.h"
 #include "daemon/need.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define SWEEP_MS 30000
 
@@ -69,14 +69,12 @@ static void on_sweep(uv_timer_t *t)
 int operations_new(uv_loop_t *loop, struct operations **out, struct fh_status *st)
 {
 	struct operations *os = calloc(1, sizeof *os);
-	struct timespec now;
 
 	if (!os)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for operations");
-	clock_gettime(CLOCK_REALTIME, &now);
 	os->loop = loop;
 	os->last = &os->first;
-	os->started = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	os->started = time_now_ns() / 1000000;
 	os->sweep = need(calloc(1, sizeof *os->sweep));
 	os->sweep->data = os;
 	uv_timer_init(loop, os->sweep);

@@ -3,6 +3,7 @@
  * Reports of all jobs share one batch: while a batch is being written the next one collects, so the number of syncs follows the
  * disk and not the number of samples. */
 #include "daemon/series_internal.h"
+#include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/need.h"
 #include "daemon/publish.h"
@@ -12,7 +13,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Row and item kind beside those of the wire: evaluations of another split or network than those asked for, which are no answer
  * to "how does it do" (the store's newest kind 2 is the last validation). */
@@ -90,8 +90,6 @@ static void settled(struct series *s, struct track *t, uint64_t seq, int code, c
 	advance(s, t);
 }
 
-static void flush(struct series *s);
-
 static void on_batch(void *arg, int code, const struct fh_status *st)
 {
 	struct batch *b = arg;
@@ -102,10 +100,10 @@ static void on_batch(void *arg, int code, const struct fh_status *st)
 		settled(s, b->ref[i].track, b->ref[i].seq, code, st);
 	free(b);
 	if (!s->in_flight)
-		flush(s);
+		series_flush(s);
 }
 
-static void flush(struct series *s)
+void series_flush(struct series *s)
 {
 	struct batch *b = s->open;
 
@@ -114,11 +112,6 @@ static void flush(struct series *s)
 	s->open = NULL;
 	s->in_flight++;
 	store_commit(s->store, b->txn, on_batch, b);
-}
-
-void series_flush(struct series *s)
-{
-	flush(s);
 }
 
 static struct place place_of(const Fh__V1__Sample *m)
@@ -159,13 +152,11 @@ static int repeats(struct track *t, const Fh__V1__Sample *m)
 static struct item *number(struct series *s, uint64_t job, Fh__V1__Sample *m, int aside, struct track **track)
 {
 	struct track *t = track_get(s, job);
-	struct timespec now;
 	struct item i = {.kind = m->kind, .state = m->has_state ? m->state : 0};
 
 	if (!m->has_time_ns) {
-		clock_gettime(CLOCK_REALTIME, &now);
 		m->has_time_ns = 1;
-		m->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+		m->time_ns = time_now_ns();
 	}
 	if (aside || (m->kind == FH__V1__SAMPLE_KIND__VALIDATION && m->split && strcmp(m->split, "validation")))
 		i.kind = KIND_ASIDE;
@@ -204,7 +195,7 @@ static uint64_t append(struct series *s, uint64_t job, Fh__V1__Sample *m, int as
 	store_put_sample(s->open->txn, &(struct store_sample){job, t->assigned, i->kind, i->packed, i->bytes});
 	s->open->ref[s->open->n++] = (struct ref){t, t->assigned};
 	if (!s->in_flight || s->open->n == SERIES_BATCH_MAX)
-		flush(s);
+		series_flush(s);
 	return t->assigned;
 }
 
@@ -235,7 +226,7 @@ uint64_t series_state_change(struct series *s, struct store_txn *txn, uint64_t j
 	struct change *c = need(calloc(1, sizeof *c));
 	struct item *i;
 
-	flush(s); /* what came before goes to the disk before */
+	series_flush(s); /* what came before goes to the disk before */
 	m.kind = FH__V1__SAMPLE_KIND__STATE_CHANGE;
 	m.has_state = m.has_step = m.has_epoch = m.has_vector_step = 1;
 	m.state = state;
@@ -310,7 +301,7 @@ void series_stop(struct series *s)
 	if (!s || s->stopping)
 		return;
 	s->stopping = 1;
-	flush(s);
+	series_flush(s);
 	for (size_t i = 0; i < s->tracks; i++)
 		if (s->track[i])
 			series_answer(s->track[i], 1);
