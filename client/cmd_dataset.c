@@ -126,7 +126,7 @@ static void print_dataset(const Fh__V1__Dataset *d)
 	if (d->n_roll)
 		print_contracts(d);
 	if (d->n_version)
-		line("appended to", "%zu time%s", d->n_version, d->n_version == 1 ? "" : "s");
+		line("appended to", "%zu time%s", d->n_version, plural(d->n_version));
 	if (d->duplicates || d->dropped)
 		line("left out", "%llu duplicate%s, %llu bad row%s", (unsigned long long)d->duplicates, plural(d->duplicates),
 		     (unsigned long long)d->dropped, plural(d->dropped));

@@ -1,5 +1,5 @@
-/* What dataset.c (registry, start-up), dataset_cache.c (resident markets), dataset_register.c (registering, dropping) and
- * dataset_upload.c share. Loop thread, except the work functions, which touch their own struct only. */
+/* What dataset.c (registry, start-up), dataset_cache.c (resident markets), dataset_register.c (registering, dropping),
+ * dataset_append.c (bars behind a set) and dataset_upload.c share. Loop thread, except the work functions, which touch their own struct only. */
 #ifndef FHD_DATASET_INTERNAL_H
 #define FHD_DATASET_INTERNAL_H
 

@@ -37,7 +37,7 @@ struct policy_ref { /* which network */
 	char id[FH_NAME_MAX];
 	char sha256[65];
 	enum fh_policy which;
-	int trial;
+	int trial;              /* 0 .. run.population - 1 */
 };
 
 enum { EVALUATE_ALL = FH_SPLITS }; /* beside FH_SPLIT_*: every bar */
@@ -63,7 +63,7 @@ struct evaluate_result {
 	int64_t begin, end, first_ts, last_ts; /* first bar of the episode, one past the split's last; their times */
 	double initial_cash, multiplier, max_position;
 	int split;
-	int trial, trials;
+	int trial, trials;      /* which of how many played; trials 1: no population */
 };
 
 /* Runs it and finishes `op` with a struct evaluate_result; takes the reference of m. `done` runs on the loop after that,

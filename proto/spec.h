@@ -1,6 +1,6 @@
 /* The job specification between its three forms: protobuf JobSpec, struct fh_spec, and text by dotted key.
  *
- * gpu/spec.c's key table decides everything (type, range, default, help); a key's dotted path is the path of fields in
+ * The key tables (gpu/spec_keys.c, gpu/dqn/spec_keys.c) decide everything (type, range, default, help); a key's dotted path is the path of fields in
  * JobSpec. Client and daemon run exactly this code. Pure functions, any thread. */
 #ifndef FH_PROTO_SPEC_H
 #define FH_PROTO_SPEC_H
