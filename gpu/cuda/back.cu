@@ -52,9 +52,6 @@ struct feed {
 };
 enum { DOWN = THREADS / 8 };
 
-/* 8 elements of a row that does not begin at a multiple of 16 bytes: the first `count` from g, zeros behind. */
-__device__ __noinline__ void bring_odd(bf16 *to, const bf16 *g, int count) { copy_8(to, g, count, false, g); }
-
 __device__ __forceinline__ void feed_segment(struct feed &f, const struct back_args &x)
 {
 	const struct back_chunk &q = x.chunk[f.section];
@@ -92,7 +89,7 @@ template <typename Team> __device__ __forceinline__ void feed_next(struct feed &
 			for (int u = 0; u < UNITS; u++)
 #pragma unroll
 				for (int r = 0; r < Team::BK; r += DOWN, f.from[u] += f.down[u])
-					bring_odd(to + r * LDB + u * UNIT, f.from[u], f.rows[u] > r ? f.columns[u] : 0);
+					copy_odd(to + r * LDB + u * UNIT, f.from[u], f.rows[u] > r ? f.columns[u] : 0);
 		}
 #pragma unroll
 		for (int u = 0; u < UNITS; u++)
@@ -120,7 +117,7 @@ template <typename Team> __device__ __forceinline__ void load_rows(const struct 
 	for (int r = threadIdx.x / 32; r < Team::ROWS; r += THREADS / 32)
 #pragma unroll 1
 		for (int col = (threadIdx.x & 31) * 8; col < x.ldo + STEP_MOST; col += 256)
-			copy_8(to + r * x.row[0] + col, from + (size_t)r * x.ldo + col, r < valid ? copy_left(x.ldo, col) : 0, true, x.dout);
+			copy_8(to + r * x.row[0] + col, from + (size_t)r * x.ldo + col, r < valid ? copy_left(x.ldo, col) : 0, x.dout);
 }
 
 /* A warp's share of a step; a, b: where this lane reads its first fragments of rows and of weights; down: bytes from 16 rows to the next.

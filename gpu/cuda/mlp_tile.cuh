@@ -13,6 +13,7 @@
 #define FH_GPU_CUDA_MLP_TILE_CUH
 
 #include <cuda_bf16.h>
+#include "gpu/cuda/copy.cuh"
 #include "gpu/cuda/head.cuh"
 #include "gpu/cuda/mlp.cuh"
 
@@ -80,16 +81,6 @@ __device__ __forceinline__ int busy_tile(const struct mlp_args &x, int id)
 	while (x.random && id < x.tiles * x.trials && at_random(&x.clock[id / x.tiles]))
 		id += gridDim.x;
 	return id;
-}
-
-__device__ __forceinline__ int left_of(int k, int col) { return k - col <= 0 ? 0 : k - col < 8 ? k - col : 8; }
-
-/* 8 elements of a row that does not begin at a multiple of 16 bytes: the first `count` from g, zeros behind. */
-__device__ __noinline__ void bring_odd(bf16 *to, const bf16 *g, int count)
-{
-#pragma unroll 1
-	for (int e = 0; e < 8; e++)
-		to[e] = e < count ? g[e] : (bf16)0.f;
 }
 
 /* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns of every 64th row of a stage, zeros
@@ -168,7 +159,7 @@ template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, co
 #pragma unroll
 					for (int u = 1; u < feed<J>::ROWS; u++)
 						row = i == u ? f.row[u] : row;
-					bring_odd(to + i * FIRST, f.w + row, f.rows & 1u << i ? left_of(f.left, feed_column()) : 0);
+					copy_odd(to + i * FIRST, f.w + row, f.rows & 1u << i ? copy_left(f.left, feed_column()) : 0);
 				}
 		}
 #pragma unroll
@@ -195,7 +186,7 @@ __device__ __forceinline__ void load_states(const struct mlp_args &x, bf16 *act,
 #pragma unroll 1
 		for (int r = row; r < rows; r += THREADS / 4) {
 			bf16 *to = act + (size_t)r * x.ld + x.trunk + at;
-			const int left = r < valid ? left_of(x.sd, at) : 0;
+			const int left = r < valid ? copy_left(x.sd, at) : 0;
 
 			if (x.x) {
 				const bf16 *s = (const bf16 *)((const char *)x.x + z * x.x_trial);
