@@ -6,7 +6,6 @@
 #include "gpu/cuda/head.cuh"
 #include "gpu/cuda/mlp.cuh"
 #include "gpu/cuda/store.cuh"
-#include "gpu/cuda/tree.cuh"
 #include "gpu/env.h"
 #include "gpu/philox.h"
 

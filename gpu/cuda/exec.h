@@ -170,7 +170,7 @@ int cuda_collect(struct cuda_exec *c, struct fh_status *st);                    
 int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st);                     /* forward.cu */
 int cuda_draw(struct cuda_exec *c, struct fh_status *st);                               /* sample.cu */
 int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);      /* tree.cu */
-int cuda_insert(struct cuda_exec *c, int estat_blocks, struct fh_status *st);
+int cuda_insert(struct cuda_exec *c, int estat_envs, struct fh_status *st); /* CUDA_ENV_FEW or CUDA_ENV_BLOCK: of one entry of estat */
 int cuda_sums(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);          /* count.cu */
 int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st);
 int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st);                   /* loss.cu */

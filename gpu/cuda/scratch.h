@@ -52,7 +52,7 @@ struct cuda_scratch {
 	struct cuda_array vh1, vh2, vhead; /* low [CUDA_ACT_LAYERS, ld*], where the network goes layer by layer */
 	struct cuda_array vout;  /* F32 [CUDA_ACT_LAYERS, ldo] */
 	struct cuda_array tape;  /* struct cuda_tape_view, of trial 0: which market all trials read */
-	struct cuda_array estat; /* F64 [ceil(N/8), CUDA_ENV_STATS] sums of a block of environments (8 or CUDA_ENV_BLOCK) */
+	struct cuda_array estat; /* F64 [ceil(N/CUDA_ENV_FEW), CUDA_ENV_STATS] sums of a block of environments (CUDA_ENV_FEW or CUDA_ENV_BLOCK) */
 	size_t bytes;            /* of one trial; the arena holds P of these */
 };
 enum { CUDA_SUM_THREADS = 256 }; /* block of the kernels that sum over the batch or the parameters */
@@ -64,7 +64,8 @@ enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a 
 enum { CUDA_ACT_ROWS = 8192, CUDA_ACT_PLACES = 2 * CUDA_ACT_ROWS, CUDA_ACT_LAYERS = 2048 };
 enum { CUDA_ACT_TRIALS = 128, CUDA_ACT_LEAST = CUDA_ACT_ROWS / CUDA_ACT_TRIALS }; /* side by side, and a trial's rows then: a block of mlp.cu */
 struct cuda_act_row { int32_t bar, place; float portfolio[FH_PORTFOLIO_FEATURES]; };
-enum { CUDA_ENV_STATS = 8, CUDA_ENV_BLOCK = 128 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
+enum { CUDA_ENV_STATS = 8 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
+enum { CUDA_ENV_FEW = 8, CUDA_ENV_BLOCK = 128 }; /* environments of a block: a warp each where they are few, else a thread each */
 
 static inline int cuda_tiles(int n, int tile) { return (n + tile - 1) / tile; }
 static inline int cuda_pad16(int n) { return (n + 15) / 16 * 16; }
@@ -135,7 +136,7 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->next, N * FH_PORTFOLIO_FEATURES * 4, d->P, &at);
 	cuda_array_at(&s->next_t, N * 4, d->P, &at);
 	cuda_array_at(&s->done, N * 4, d->P, &at);
-	cuda_array_at(&s->estat, (N + 7) / 8 * CUDA_ENV_STATS * 8, d->P, &at);
+	cuda_array_at(&s->estat, (N + CUDA_ENV_FEW - 1) / CUDA_ENV_FEW * CUDA_ENV_STATS * 8, d->P, &at);
 	cuda_array_at(&s->vrow, CUDA_ACT_ROWS * sizeof(struct cuda_act_row), 1, &at);
 	cuda_array_at(&s->vx, (size_t)CUDA_ACT_PLACES * s->ldx * low, 1, &at);
 	cuda_array_at(&s->vaction, (size_t)CUDA_ACT_PLACES * d->D * 4, 1, &at);

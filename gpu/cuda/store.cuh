@@ -1,8 +1,8 @@
 /* From the environments into the replay ring (section 4): the state of this step into the pending ring, finished transitions
  * into the replay, the next observation. Rows are market features, then portfolio features.
  *
- * Part of collect.cu, which alone includes this. Invariant: an environment's rows are written by one warp, or by PARTS threads
- * of which each keeps to its part of every row. */
+ * Part of collect.cu, which alone includes this. Invariant: an environment's rows are written by one warp, or by
+ * threads of which each keeps to its parts of every row; only a restart in k_env, behind a barrier, writes over others' parts. */
 #ifndef FH_GPU_CUDA_STORE_CUH
 #define FH_GPU_CUDA_STORE_CUH
 
@@ -18,7 +18,7 @@ struct collect_args {
 	const float *out;         /* [N, ldo] of the policy's forward */
 	size_t out_trial;
 	int ldo, seg[1 + FH_BRANCH_MAX];
-	int explores, stores;     /* k_env draws the actions first, and stores transitions afterwards */
+	int explores, stores;     /* the launch that steps draws the actions first (k_env), and stores transitions (n = 1) */
 	int32_t *action;
 	struct dqn_clock *clock;
 	const struct env_config *config;

@@ -1,5 +1,4 @@
-/* Nodes above a batch of leaves: after new priorities (tree.cu) and when a skipped step puts the old ones back (count.cu). What
- * collect.cu hands to tree.cu at the end of a vector step. */
+/* Nodes above a batch of leaves: after new priorities (tree.cu) and when a skipped step puts the old ones back (count.cu). */
 #ifndef FH_GPU_CUDA_TREE_CUH
 #define FH_GPU_CUDA_TREE_CUH
 
@@ -8,9 +7,6 @@
 /* In the place of an old leaf: this row of the batch did not write it, a later one of the same leaf did. Leaves are never
  * negative. */
 #define CUDA_NOT_MINE -1.f
-
-/* Environments that one entry of estat is the sum of, where a block acts for few; else CUDA_ENV_BLOCK. cuda_insert() wants to know. */
-enum { CUDA_ENV_FEW = 8 };
 
 /* Recomputes every node above the leaves of a batch, level by level, by one block (several rows may write the same
  * node, all the same value). Begins with a barrier. */
