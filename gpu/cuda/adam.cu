@@ -22,7 +22,6 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_norm(const double *part, s
  * want 15 KB a multiprocessor. */
 enum { ADAM_CHUNK = 4 * CUDA_SUM_THREADS, ADAM_BLOCKS = 4 };
 
-
 struct adam_args {
 	float *param, *target, *m, *v;
 	const float *grad;

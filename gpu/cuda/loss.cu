@@ -5,7 +5,6 @@
  * meanwhile. 32 lanes a sample spread a small batch over the machine, 8 lanes a sample spend a fifth of the instructions on
  * sums; both give the same bits (loss.cuh). */
 #include <cuda_bf16.h>
-#include "gpu/cuda/back.cuh"
 #include "gpu/cuda/loss.cuh"
 #include "gpu/cuda/shared.cuh"
 

@@ -210,7 +210,7 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 
 /* Many samples: a thread each. The levels that all of them pass come from shared memory, both children of a node are one
  * load, and the transitions follow 16 bytes at a time by all threads. The same comparisons as find_by_warp(). */
-enum { MANY = 2048, MANY_THREADS = 256, MANY_SAMPLES = 64, TOP = 2048 }; /* from so many rows of all trials on; TOP: nodes in shared memory */
+enum { MANY = 2048, MANY_THREADS = 256, MANY_SAMPLES = 64, TOP = 2048 }; /* MANY: from so many samples of all trials on; TOP: nodes in shared memory */
 static_assert(MANY_SAMPLES % 32 == 0 && 32 % CUDA_WALK_SAMPLES == 0, "whole warps of samples, whole maxima of a warp");
 
 __device__ __forceinline__ int32_t find_by_thread(const float *node, const float *top, int64_t C, double x)
@@ -241,7 +241,6 @@ __device__ __forceinline__ void gather_rows(const struct walk_args &x, const int
 	for (int i = threadIdx.x; i < 2 * rows * per_row; i += MANY_THREADS) {
 		const int row = i / per_row, at = i % per_row * U, r = row >> 1;
 		const T *from = (const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * d.SD + at;
-
 		V *to = (V *)(low + (size_t)((row & 1 ? d.B : 0) + first + r) * x.ldx + at);
 
 		if constexpr (sizeof(V) == 16)
