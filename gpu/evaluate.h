@@ -15,7 +15,8 @@ struct fh_status;
 struct policy;
 
 /* From a checkpoint file: its spec (into *spec when not NULL), market hash (hash[65] when not NULL) and the parameters of one
- * trial (0 when there is no population). */
+ * trial (0 when there is no population). FH_INVALID (field "trial"): the job has no such trial. FH_CORRUPT, FH_EXHAUSTED, and whatever
+ * opening the file says. */
 int policy_load(const char *path, enum fh_policy which, int trial, struct policy **out, struct fh_spec *spec, char *hash,
 		struct fh_status *st);
 /* From flat F32 parameters in the order of gpu/MATH.md, section 1, padded (copied). state_dim = inputs of the network. */
