@@ -17,14 +17,13 @@
 
 /* ---------------------------------------------------------------- which network */
 
-/* What a request says of the network: 0 and NULL where it says nothing. */
+/* What a request says of the network: 0 and NULL where it says nothing. That a policy is one was checked when it was unpacked. */
 struct network { const char *job, *checkpoint; Fh__V1__Policy policy; uint32_t trial; };
 
 /* Its own checkpoint, or the job's last one; the network that the job validates, or the other one; one of its trials. */
 static int find_policy(struct daemon *d, const struct network *q, struct policy_ref *ref, struct job **owner, struct fh_status *st)
 {
 	const struct checkpoint *c;
-	int policy = (int)q->policy;
 
 	if (q->checkpoint && q->checkpoint[0]) {
 		if (fh_name_check("checkpoint", q->checkpoint, st))
@@ -45,13 +44,11 @@ static int find_policy(struct daemon *d, const struct network *q, struct policy_
 		return fh_fail_field(st, FH_NOT_FOUND, "checkpoint", "the job of checkpoint %s is not known", c->id);
 	if (c->missing)
 		return fh_fail_field(st, FH_CORRUPT, "checkpoint", "the file of checkpoint %s is gone", c->id);
-	if (policy && policy != FH__V1__POLICY__TARGET && policy != FH__V1__POLICY__ONLINE)
-		return fh_fail_field(st, FH_INVALID, "policy", "policy %d is none of target, online", policy);
 	if (q->trial >= (uint64_t)(*owner)->spec.run.population)
 		return fh_fail_field(st, FH_INVALID, "trial", "trial is %u, job \"%s\" has trials 0 to %lld", q->trial, (*owner)->name,
 				     (long long)(*owner)->spec.run.population - 1);
-	ref->which = policy == FH__V1__POLICY__ONLINE ? FH_POLICY_ONLINE
-		     : policy ? FH_POLICY_TARGET : (enum fh_policy)(*owner)->spec.run.validate_policy;
+	ref->which = q->policy == FH__V1__POLICY__ONLINE ? FH_POLICY_ONLINE
+		     : q->policy ? FH_POLICY_TARGET : (enum fh_policy)(*owner)->spec.run.validate_policy;
 	ref->trial = (int)q->trial;
 	snprintf(ref->id, sizeof ref->id, "%s", c->id);
 	snprintf(ref->sha256, sizeof ref->sha256, "%s", c->sha256);

@@ -137,6 +137,7 @@ def test_pages_and_benchmarks(client, spec):
     assert values(result.report[2])["pnl"] == 0 and values(result.report[1])["trades"] == 1
     refused("INVALID", evaluate, client, job="a", split="nope")
     refused("INVALID", evaluate, client)
+    assert refused("INVALID", evaluate, client, job="a", policy=pb.POLICY_UNSPECIFIED).field == "evaluate.policy"
     refused("NOT_FOUND", evaluate, client, job="nobody")
     refused("NOT_FOUND", evaluate, client, checkpoint="9-9")
     assert refused("NOT_FOUND", evaluate, client, job="a", dataset="nothing").field == "dataset"
