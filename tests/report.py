@@ -99,6 +99,22 @@ def name_unfinished(lines):
     return lines
 
 
+def said_once(lines):
+    """Without what pytest says again: an assertion's text in its explanation and, where the variable CI is set, in its summary, both whole."""
+    out, said, summary = [], set(), False
+    for line in lines:
+        if re.match(r"_{3,} .* _{3,}$", line):
+            said, summary = set(), False
+        summary = summary or bool(re.match(r"=+ short test summary", line))
+        bare = line[4:].strip() if line.startswith("E   ") else ""
+        again = bare in said or (summary and not re.match(r"=|FAILED |ERROR |\d+ (failed|passed|skipped|error)", line))
+        if bare:
+            said.add(bare)
+        if not again:
+            out.append(line)
+    return out
+
+
 def blocks(lines):
     """One finding each, as lists of line numbers; the same finding twice is one."""
     out = [[]]
@@ -119,7 +135,7 @@ def blocks(lines):
 def report(text, limit=LINES):
     """At most `limit` lines: much of the first finding, of each other one its name, and what else there is room for."""
     lines = name_unfinished([line.rstrip() for line in after_progress(text.splitlines())])
-    lines = [line for line in lines if not NOISE.match(line)]
+    lines = said_once([line for line in lines if not NOISE.match(line)])
     if not lines:
         return ["no output" if not text.strip() else f"nothing but progress, which ended with: {shorten(text.splitlines()[-1])}"]
     got = ranks(lines)
