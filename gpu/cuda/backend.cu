@@ -129,6 +129,7 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	cuda_scratch_make(&c->dims, &c->s);
 	c->sync = sync && *sync && strcmp(sync, "0") != 0;
 	c->overlap = cuda_state_of(b)->overlap;
+	c->clusters = cuda_state_of(b)->clusters;
 	c->multiprocessors = cuda_state_of(b)->multiprocessors;
 	c->shared = (size_t)cuda_state_of(b)->shared;
 	c->wide = cuda_state_of(b)->wide;

@@ -152,6 +152,7 @@ static int describe(struct cuda_state *s, int device, const struct cuda_nvml *nv
 	CUDA_TRY(cudaDriverGetVersion(&driver));
 	CUDA_TRY(cudaDeviceGetAttribute(&s->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
 	CUDA_TRY(cudaDeviceGetAttribute(&s->multiprocessors, cudaDevAttrMultiProcessorCount, device));
+	CUDA_TRY(cudaDeviceGetAttribute(&s->clusters, cudaDevAttrClusterLaunch, device));
 	CUDA_TRY(cudaMemGetInfo(&info->memory_free, &info->memory_total));
 	snprintf(info->name, sizeof info->name, "%.100s", prop.name);
 	snprintf(info->driver, sizeof info->driver, "%.40s%sCUDA %d.%d", nvml->driver, nvml->driver[0] ? ", " : "", driver / 1000,

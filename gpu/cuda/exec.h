@@ -58,6 +58,7 @@ struct cuda_exec {
 	size_t shared;            /* bytes that a block may have at most */
 	int wide;                 /* blocks may have the shared memory of 128 x 128 tiles */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
+	int clusters;             /* blocks may be launched in clusters: sm_90 and later */
 };
 
 static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_exec *)x; }
@@ -104,37 +105,61 @@ template <typename... Params> static void cuda_divide_alike(void (*kernel)(Param
 		(void)cudaGetLastError();
 }
 
-/* Launch on the exec's stream, allowed to begin before the launch before it is complete (programmatic dependent launch):
- * such a kernel must call cuda_wait_before() before it reads or overwrites what others use, and after that
- * cuda_let_next(). cuda_launch_plain() waits as always. There is no third way: <<<>>> is nvcc's alone. */
-template <typename... Params, typename... Args>
-static cudaError_t cuda_launch_plain(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
-{
-	cudaLaunchConfig_t config = {};
+/* Where and how: `cluster` blocks that are neighbours in x run together (1: each for itself; 8 at most, the grid's x a multiple). */
+struct cuda_how { cudaStream_t stream; int overlap, cluster; };
 
+template <typename... Params, typename... Args>
+static cudaError_t cuda_launch_how(const struct cuda_how &how, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
+{
+	cudaLaunchAttribute attribute[2] = {};
+	cudaLaunchConfig_t config = {};
+	unsigned n = 0;
+
+	if (how.overlap) {
+		attribute[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+		attribute[n++].val.programmaticStreamSerializationAllowed = 1;
+	}
+	if (how.cluster > 1) {
+		attribute[n].id = cudaLaunchAttributeClusterDimension;
+		attribute[n].val.clusterDim.x = (unsigned)how.cluster;
+		attribute[n].val.clusterDim.y = attribute[n].val.clusterDim.z = 1;
+		n++;
+	}
 	config.gridDim = grid;
 	config.blockDim = dim3(threads);
 	config.dynamicSmemBytes = shared;
-	config.stream = stream;
+	config.stream = how.stream;
+	config.attrs = attribute;
+	config.numAttrs = n;
 	cuda_divide_alike(kernel);
 	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+/* Launch on the exec's stream, allowed to begin before the launch before it is complete (programmatic dependent launch):
+ * such a kernel must call cuda_wait_before() before it reads or overwrites what others use, and after that
+ * cuda_let_next(). cuda_launch_plain() waits as always. The same for clusters, where cuda_exec.clusters is set. There is no other
+ * way: <<<>>> is nvcc's alone. */
+template <typename... Params, typename... Args>
+static cudaError_t cuda_launch_plain(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
+{
+	return cuda_launch_how({stream, 0, 1}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
 }
 template <typename... Params, typename... Args>
 static cudaError_t cuda_launch(struct cuda_exec *c, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
 {
-	cudaLaunchAttribute attribute = {};
-	cudaLaunchConfig_t config = {};
-
-	attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attribute.val.programmaticStreamSerializationAllowed = 1;
-	config.gridDim = grid;
-	config.blockDim = dim3(threads);
-	config.dynamicSmemBytes = shared;
-	config.stream = c->stream;
-	config.attrs = &attribute;
-	config.numAttrs = c->overlap ? 1 : 0;
-	cuda_divide_alike(kernel);
-	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+	return cuda_launch_how({c->stream, c->overlap, 1}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
+}
+template <typename... Params, typename... Args>
+static cudaError_t cuda_launch_cluster(struct cuda_exec *c, void (*kernel)(Params...), dim3 grid, int cluster, unsigned threads, size_t shared,
+				       Args &&...args)
+{
+	return cuda_launch_how({c->stream, c->overlap, cluster}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
+}
+template <typename... Params, typename... Args>
+static cudaError_t cuda_launch_cluster_plain(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, int cluster, unsigned threads, size_t shared,
+					     Args &&...args)
+{
+	return cuda_launch_how({stream, 0, cluster}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
 }
 
 /* Stages, by file. */

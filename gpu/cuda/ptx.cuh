@@ -62,6 +62,46 @@ __device__ __forceinline__ void ptx_mma_tf32(float c[4], const unsigned a[4], un
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/* ---------------------------------------------------------------- the blocks of a cluster (sm_90 and later) */
+/* Elsewhere these compile to nothing: what calls them is launched only where cuda_exec.clusters is set. The blocks of a cluster
+ * are resident together. A store into another's shared memory is there for who has come past ptx_cluster_wait() after
+ * the one that stored has called ptx_cluster_arrive(); all threads of the cluster call both, in turn. A block must not end before
+ * the last store into it is complete, so the last thing that it does is usually to wait. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define PTX_CLUSTER(...)
+#else
+#define PTX_CLUSTER(...) asm volatile(__VA_ARGS__)
+#endif
+typedef unsigned ptx_remote; /* an address in the shared memory of a block of the cluster: bytes may be added */
+
+__device__ __forceinline__ unsigned ptx_cluster_rank()
+{
+	unsigned r = 0;
+	PTX_CLUSTER("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+	return r;
+}
+/* Where block `rank` has what this block has at a. */
+__device__ __forceinline__ ptx_remote ptx_remote_at(ptx_shared a, unsigned rank)
+{
+	ptx_remote r = 0;
+	PTX_CLUSTER("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(rank));
+	return r;
+}
+__device__ __forceinline__ void ptx_remote_store16(ptx_remote a, uint4 v)
+{
+	PTX_CLUSTER("st.shared::cluster.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
+}
+__device__ __forceinline__ void ptx_remote_store8(ptx_remote a, float2 v)
+{
+	PTX_CLUSTER("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(a), "f"(v.x), "f"(v.y));
+}
+__device__ __forceinline__ void ptx_remote_store4(ptx_remote a, unsigned v)
+{
+	PTX_CLUSTER("st.shared::cluster.b32 [%0], %1;" ::"r"(a), "r"(v));
+}
+__device__ __forceinline__ void ptx_cluster_arrive() { PTX_CLUSTER("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void ptx_cluster_wait() { PTX_CLUSTER("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 /* ---------------------------------------------------------------- arithmetic */
 /* To TF32, nearest, ties away from zero. */
 __device__ __forceinline__ unsigned ptx_tf32(float x)

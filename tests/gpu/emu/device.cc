@@ -199,6 +199,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr a, int device)
 	case cudaDevAttrComputeCapabilityMinor: *value = d->sm % 10; break;
 	case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)d->shared_total; break;
 	case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)d->shared_optin; break;
+	case cudaDevAttrClusterLaunch: *value = d->sm >= 90; break;
 	default: return emu_result(cudaErrorInvalidValue);
 	}
 	return emu_result(cudaSuccess);

@@ -84,7 +84,7 @@ cudaError_t cudaPeekAtLastError(void);
 enum cudaDeviceAttr {
 	cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrMaxSharedMemoryPerBlock = 8, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrL2CacheSize = 38,
 	cudaDevAttrMaxThreadsPerMultiProcessor = 39, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
-	cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+	cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrClusterLaunch = 120,
 };
 struct cudaDeviceProp {
 	char name[256];
@@ -148,8 +148,14 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 
 /* ---------------------------------------------------------------- launches */
-enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore = 0, cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
-union cudaLaunchAttributeValue { char pad[64]; int programmaticStreamSerializationAllowed; };
+enum cudaLaunchAttributeID {
+	cudaLaunchAttributeIgnore = 0, cudaLaunchAttributeClusterDimension = 4, cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+};
+union cudaLaunchAttributeValue {
+	char pad[64];
+	struct { unsigned x, y, z; } clusterDim;
+	int programmaticStreamSerializationAllowed;
+};
 struct cudaLaunchAttribute { cudaLaunchAttributeID id; cudaLaunchAttributeValue val; };
 struct cudaLaunchConfig_t {
 	dim3 gridDim, blockDim;

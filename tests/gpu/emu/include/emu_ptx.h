@@ -53,6 +53,22 @@ static inline void ptx_mma_tf32(float c[4], const unsigned a[4], unsigned b0, un
 	emu_warp("mma.m16n8k8", line, 0xffffffffu, &x, emu_mma_tf32_op);
 }
 
+/* Clusters: an address names the block and the bytes of its shared memory, so it stays right while blocks take turns. A store spoils
+ * its target at once and lands when all have arrived that the one who stored has told of it; in the own block it lands at once. */
+typedef uintptr_t ptx_remote;
+unsigned emu_cluster_rank(void);
+uintptr_t emu_remote_at(uintptr_t a, unsigned rank);
+void emu_remote_store(uintptr_t a, const void *v, unsigned bytes);
+void emu_cluster_arrive(int line);
+void emu_cluster_wait(int line);
+static inline unsigned ptx_cluster_rank() { return emu_cluster_rank(); }
+static inline ptx_remote ptx_remote_at(ptx_shared a, unsigned rank) { return emu_remote_at(a, rank); }
+static inline void ptx_remote_store16(ptx_remote a, uint4 v) { emu_remote_store(a, &v, 16); }
+static inline void ptx_remote_store8(ptx_remote a, float2 v) { emu_remote_store(a, &v, 8); }
+static inline void ptx_remote_store4(ptx_remote a, unsigned v) { emu_remote_store(a, &v, 4); }
+static inline void ptx_cluster_arrive(int line = __builtin_LINE()) { emu_cluster_arrive(line); }
+static inline void ptx_cluster_wait(int line = __builtin_LINE()) { emu_cluster_wait(line); }
+
 static inline unsigned ptx_tf32(float x)
 {
 	const unsigned u = __float_as_uint(x);
