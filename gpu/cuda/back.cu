@@ -15,6 +15,7 @@ typedef __nv_bfloat16 bf16;
 
 enum { UNIT = 64, UNITS = 4, LDB = UNITS * UNIT + 8, THREADS = 256, CHUNKS = 10, STEP_MOST = 64 };
 enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
+enum { ENOUGH = 512 }; /* rows of all trials: below, one block's ring of weights waits longer than three launches, which spread over the machine */
 
 /* How a block divides its tile: warps below each other, 16 rows each of these MI times; rows of weights in a stage of the ring. Fewer
  * rows a tile spread a small batch over the machine. */
@@ -381,7 +382,7 @@ int back_takes(struct cuda_exec *c)
 	struct back_args x;
 	size_t shared;
 
-	return !c->sync && cuda_wide(1) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
+	return !c->sync && cuda_wide(c->dims.B * c->dims.P >= ENOUGH) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
 }
 
 int back_layers(struct cuda_exec *c, struct fh_status *st)

@@ -6,7 +6,7 @@
 
 #include "gpu/cuda/gemm.cuh"
 
-/* 1: a network like this is taken here, by however many rows. Never where stages run one by one (FH_GPU_SYNC=1): those are
+/* 1: a network like this and so many rows are taken here. Never where stages run one by one (FH_GPU_SYNC=1): those are
  * what the fused step is held against. */
 int back_takes(struct cuda_exec *c);
 /* dout -> dhead, dh2, dh1. */

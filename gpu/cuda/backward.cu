@@ -174,7 +174,7 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 		append(&all, &p.along[i]);
 	if (s->slices > 1)
 		all.slices = s->slices, all.slice_k = CUDA_SLICE_ROWS, all.slice_bytes = (size_t)c->dims.params * 4;
-	const int tile = weight_takes(c, &all);
+	const int tile = apart ? weight_takes(c, &all) : 0; /* one product is left where the others went along: small tiles spread it */
 	rc = tile ? weight_launch(c, &all, tile, st) : gemm_launch(c, &all, s->grad_tile, "launch of weight gradients", st);
 	if (rc || s->slices == 1)
 		return rc;
