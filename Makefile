@@ -126,7 +126,7 @@ $(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src)) $(BUILD)/proto/s
 # lies in a folder of its own, so only FHD_LIBDIR finds it. Contraction as on the device.
 emu_cxx := $(filter ccache,$(CC)) $(if $(findstring clang,$(CC)),clang++,$(CXX))
 # ThreadSanitizer knows nothing of fibers, and nothing that it watches is in there.
-emu_san := $(if $(findstring thread,$(SAN)),,$(san_flags))
+emu_san := $(if $(findstring thread,$(SAN)),,$(san_flags) $(if $(findstring address,$(SAN)),-fsanitize-sections=fh_shared))
 emu_cpu := $(if $(shell grep -lw avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
 EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed $(WERROR) -fno-omit-frame-pointer \
   -fno-strict-aliasing -Wno-strict-aliasing -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(emu_san)

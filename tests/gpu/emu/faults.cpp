@@ -23,6 +23,19 @@ template <typename... P, typename... A> static void launch(void (*kernel)(P...),
 	c.attrs = &attribute, c.numAttrs = dependent;
 	MUST(cudaLaunchKernelEx(&c, kernel, args...) == cudaSuccess);
 }
+static cudaError_t launch_cluster(void (*kernel)(float *), unsigned blocks, unsigned cluster, bool dependent, cudaStream_t s, float *p)
+{
+	cudaLaunchAttribute attribute[2] = {};
+	cudaLaunchConfig_t c = {};
+
+	attribute[0].id = cudaLaunchAttributeClusterDimension;
+	attribute[0].val.clusterDim = {cluster, 1, 1};
+	attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attribute[1].val.programmaticStreamSerializationAllowed = 1;
+	c.gridDim = dim3(blocks), c.blockDim = dim3(64), c.dynamicSmemBytes = 4096, c.stream = s;
+	c.attrs = attribute, c.numAttrs = dependent ? 2 : 1;
+	return cudaLaunchKernelEx(&c, kernel, p);
+}
 static float *device_floats(int n)
 {
 	float *p = nullptr;
@@ -147,7 +160,202 @@ static void capture(void)
 	}
 }
 
+/* Each block of a cluster gives every other, round by round, what it has been given: two buffers, or one block would overwrite
+ * what another still reads. */
+enum { RING = 4, RING_ROUNDS = 5 };
+static __global__ void k_ring(float *out)
+{
+	PTX_SHARED(float, shared); /* [2][RING] */
+	__shared__ float own[RING];
+	const unsigned rank = ptx_cluster_rank();
+	float x = (float)blockIdx.x;
+
+	ptx_cluster_arrive();
+	cudaGridDependencySynchronize();
+	ptx_cluster_wait();
+	for (int round = 0; round < RING_ROUNDS; round++) {
+		float *to = shared + round % 2 * RING;
+
+		if (threadIdx.x < RING)
+			ptx_remote_store4(ptx_remote_at(ptx_shared_at(to), threadIdx.x) + 4 * rank, __float_as_uint(x));
+		ptx_cluster_arrive();
+		if (threadIdx.x < RING)
+			own[threadIdx.x] = (float)rank;
+		ptx_cluster_wait();
+		x = to[0] + 2 * to[1] + 3 * to[2] + 4 * to[3] + own[rank];
+		__syncthreads();
+	}
+	if (threadIdx.x == 0)
+		out[blockIdx.x] = x;
+}
+static void ring(void)
+{
+	float *d = device_floats(12), h[12], want[12], next[12];
+
+	for (bool dependent : {false, true}) {
+		for (int i = 0; i < 12; i++)
+			want[i] = (float)i;
+		for (int round = 0; round < RING_ROUNDS; round++) {
+			for (int i = 0; i < 12; i++) {
+				const float *of = want + i / RING * RING;
+
+				next[i] = of[0] + 2 * of[1] + 3 * of[2] + 4 * of[3] + (float)(i % RING);
+			}
+			memcpy(want, next, sizeof want);
+		}
+		for (int launches = 0; launches < 2; launches++)
+			MUST(launch_cluster(k_ring, 12, RING, dependent, nullptr, d) == cudaSuccess);
+		MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+		for (int i = 0; i < 12; i++)
+			MUST(h[i] == want[i]);
+		MUST(cudaMemset(d, 0, sizeof h) == cudaSuccess);
+	}
+	MUST(launch_cluster(k_ring, 10, RING, false, nullptr, d) == cudaErrorInvalidClusterSize);
+	MUST(launch_cluster(k_ring, 16, 16, false, nullptr, d) == cudaErrorInvalidClusterSize);
+}
+
+/* A store is not there before the wait, and then it is; vectors of all sizes; into statics too. */
+static __global__ void k_lands(float *out)
+{
+	PTX_SHARED(float, shared);
+	__shared__ float other[4];
+	const ptx_remote to = ptx_remote_at(ptx_shared_at(shared), ptx_cluster_rank() ^ 1);
+
+	if (threadIdx.x < 16)
+		shared[threadIdx.x] = 1;
+	if (threadIdx.x < 4)
+		other[threadIdx.x] = 1;
+	ptx_cluster_arrive();
+	ptx_cluster_wait();
+	if (threadIdx.x == 0) {
+		ptx_remote_store16(to + 16, make_uint4(0x40000000, 0x40400000, 0x40800000, 0x40a00000)); /* 2 3 4 5 */
+		ptx_remote_store8(to + 40, make_float2(6, 7));
+		ptx_remote_store4(ptx_remote_at(ptx_shared_at(other), ptx_cluster_rank() ^ 1) + 8, 0x41000000); /* 8 */
+	}
+	ptx_cluster_arrive();
+	ptx_cluster_wait();
+	if (threadIdx.x < 16)
+		out[blockIdx.x * 20 + threadIdx.x] = shared[threadIdx.x];
+	if (threadIdx.x < 4)
+		out[blockIdx.x * 20 + 16 + threadIdx.x] = other[threadIdx.x];
+}
+static void lands(void)
+{
+	static const float want[20] = {1, 1, 1, 1, 2, 3, 4, 5, 1, 1, 6, 7, 1, 1, 1, 1, 1, 1, 8, 1};
+	float *d = device_floats(120), h[120];
+
+	MUST(launch_cluster(k_lands, 6, 2, false, nullptr, d) == cudaSuccess);
+	MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (int i = 0; i < 120; i++)
+		MUST(h[i] == want[i % 20]);
+}
+
 /* ---------------------------------------------------------------- wrong ones */
+
+/* What a cluster does wrong: the second block where it says one. */
+static __device__ ptx_remote other_block(float *shared) { return ptx_remote_at(ptx_shared_at(shared), ptx_cluster_rank() ^ 1); }
+static __device__ void cluster_meets(void) { ptx_cluster_arrive(), ptx_cluster_wait(); }
+static __global__ void k_absent(float *) /* it ends without having come to the barrier that the first waits at */
+{
+	cluster_meets();
+	if (ptx_cluster_rank() == 0)
+		cluster_meets();
+}
+static __global__ void k_untold(float *)
+{
+	PTX_SHARED(float, shared);
+
+	cluster_meets();
+	ptx_remote_store4(other_block(shared) + 4 * threadIdx.x, 1);
+}
+static __global__ void k_gone(float *) /* it has ended when the first stores into it */
+{
+	PTX_SHARED(float, shared);
+
+	cluster_meets();
+	for (int i = 0; i < 100 && ptx_cluster_rank() == 0; i++)
+		__syncthreads();
+	if (ptx_cluster_rank() == 0)
+		ptx_remote_store4(other_block(shared) + 4 * threadIdx.x, 1);
+}
+static __global__ void k_unmet(float *) /* it ends before the store that the others still wait for has landed */
+{
+	cluster_meets();
+	ptx_cluster_arrive();
+	if (ptx_cluster_rank() == 0)
+		ptx_cluster_wait();
+}
+static __global__ void k_unbegun(float *)
+{
+	PTX_SHARED(float, shared);
+
+	ptx_remote_store4(other_block(shared), 1);
+	cluster_meets();
+}
+static __global__ void k_twice(float *)
+{
+	ptx_cluster_arrive();
+	ptx_cluster_arrive();
+}
+static __global__ void k_beyond(float *)
+{
+	PTX_SHARED(float, shared);
+
+	cluster_meets();
+	ptx_remote_store4(other_block(shared) + 4096, 1);
+	cluster_meets();
+}
+static __global__ void k_stranger(float *)
+{
+	PTX_SHARED(float, shared);
+
+	ptx_remote_at(ptx_shared_at(shared), 2);
+}
+static __global__ void k_global(float *p) { ptx_remote_at(ptx_shared_at(p), 1); }
+static __global__ void k_some(float *)
+{
+	if (threadIdx.x != 3)
+		ptx_cluster_arrive();
+	__syncthreads();
+}
+/* One block overwrites what the other still reads, or reads what it has not waited for: NaN in place of a sum. */
+static __global__ void k_overwrites(float *out)
+{
+	PTX_SHARED(float, shared);
+
+	cluster_meets();
+	for (int round = 0; round < 2; round++) {
+		if (threadIdx.x == 0)
+			ptx_remote_store4(other_block(shared), 0x3f800000);
+		cluster_meets();
+		if (round == 0)
+			out[blockIdx.x] = shared[0];
+	}
+	cluster_meets();
+}
+static __global__ void k_impatient(float *out)
+{
+	PTX_SHARED(float, shared);
+
+	cluster_meets();
+	if (threadIdx.x == 0)
+		ptx_remote_store4(other_block(shared), 0x3f800000);
+	ptx_cluster_arrive();
+	out[blockIdx.x] = shared[0];
+	ptx_cluster_wait();
+}
+static void wrong_cluster(void (*kernel)(float *))
+{
+	float *d = device_floats(64), h[8];
+
+	MUST(launch_cluster(kernel, 8, 2, false, nullptr, d) == cudaSuccess);
+	MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (float x : h)
+		if (x != 1.f) {
+			fprintf(stderr, "not what was stored: %g\n", x);
+			abort();
+		}
+}
 
 static __global__ void k_missed(float *) { if (threadIdx.x != 3) __syncthreads(); }
 static __global__ void k_apart(float *p)
@@ -269,6 +477,8 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"capture", nullptr, capture, 1},
 	{"beside a capture", nullptr, beside, 1},
 	{"memory of the driver", nullptr, kept, 1},
+	{"clusters", nullptr, ring, 1},
+	{"stores into other blocks", nullptr, lands, 1},
 	{"missed barrier", "cannot go on", [] { wrong(k_missed, false); }, 1},
 	{"lanes apart", "other lanes of the warp", [] { wrong(k_apart, false); }, 1},
 	{"lane outside of its mask", "not in its own mask", [] { wrong(k_outside, false); }, 1},
@@ -276,6 +486,18 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"dependent launch that does not wait", "without having waited", [] { wrong(k_never, true); }, 1},
 	{"the next let in too early", "before it has waited", [] { wrong(k_hurry, true); }, 1},
 	{"read in front of the wait", "read too early", early, 0},
+	{"a block that does not come to the cluster's barrier", "the cluster cannot go on", [] { wrong_cluster(k_absent); }, 1},
+	{"a store that nobody can wait for", "nobody can wait for", [] { wrong_cluster(k_untold); }, 1},
+	{"a store into a block that has ended", "of the cluster, which has ended", [] { wrong_cluster(k_gone); }, 1},
+	{"a block that ends before the others have come", "others may still store into its block", [] { wrong_cluster(k_unmet); }, 1},
+	{"a store before all blocks have begun", "it may not have begun", [] { wrong_cluster(k_unbegun); }, 1},
+	{"arriving twice", "again without having waited", [] { wrong_cluster(k_twice); }, 1},
+	{"a store beyond another's shared memory", "at byte 4096 of the 4096", [] { wrong_cluster(k_beyond); }, 1},
+	{"a block that is not of the cluster", "block 2 of a cluster of 2", [] { wrong_cluster(k_stranger); }, 1},
+	{"an address that is not in shared memory", "not in shared memory", [] { wrong_cluster(k_global); }, 1},
+	{"a lane that does not come to the cluster's barrier", "the cluster cannot go on", [] { wrong_cluster(k_some); }, 1},
+	{"overwriting what another block reads", "not what was stored", [] { wrong_cluster(k_overwrites); }, 0},
+	{"reading before the wait", "not what was stored", [] { wrong_cluster(k_impatient); }, 1},
 	{"shared memory by launch", "other threads rely on it", two_sizes, 1},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };

@@ -2,7 +2,7 @@
  *
  * With seed 0 an operation is done as it is enqueued. Else it is done when somebody waits for it, and where several may
  * come next the seed decides: host code that does not wait, and streams that are not joined by an event, show. A launch that
- * may overlap with the one in front of it has a block begun before that one runs, where that one lets it. */
+ * may overlap with the one in front of it has a cluster begun before that one runs, where that one lets it. */
 #include "stream.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct operation {
 	std::shared_ptr<struct emu_kernel> kernel;         /* else act */
 	std::vector<std::shared_ptr<struct operation>> before;
 	std::weak_ptr<struct operation> behind;            /* a dependent launch that comes next */
-	struct emu_block *early = nullptr;
+	struct emu_cluster *early = nullptr;
 	bool done = false;
 	~operation() { emu_forget(early); }
 };
@@ -180,6 +180,28 @@ cudaError_t emu_occupancy(int *blocks, int threads, size_t shared)
 	return emu_result(cudaSuccess);
 }
 
+static cudaError_t take_attributes(const struct cudaLaunchConfig_t *c, struct emu_kernel *k)
+{
+	k->dependent = false;
+	k->cluster = 1;
+	for (unsigned i = 0; i < c->numAttrs; i++) {
+		const union cudaLaunchAttributeValue *v = &c->attrs[i].val;
+
+		if (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+			k->dependent = v->programmaticStreamSerializationAllowed != 0;
+		if (c->attrs[i].id != cudaLaunchAttributeClusterDimension)
+			continue;
+		if (v->clusterDim.y != 1 || v->clusterDim.z != 1)
+			emu_fail("a cluster of %u x %u x %u blocks: here they are neighbours in x", v->clusterDim.x, v->clusterDim.y, v->clusterDim.z);
+		k->cluster = v->clusterDim.x;
+		if (emu_device()->sm < 90)
+			return cudaErrorNotSupported;
+		if (!k->cluster || k->cluster > EMU_CLUSTER_MAX || k->grid.x % k->cluster)
+			return cudaErrorInvalidClusterSize;
+	}
+	return k->dependent && emu_device()->sm < 90 ? cudaErrorInvalidValue : cudaSuccess;
+}
+
 cudaError_t emu_launch(const struct cudaLaunchConfig_t *c, const void *function, const char *type, std::function<void()> body)
 {
 	std::lock_guard<std::recursive_mutex> hold(emu_lock);
@@ -195,12 +217,8 @@ cudaError_t emu_launch(const struct cudaLaunchConfig_t *c, const void *function,
 		return emu_result(cudaErrorInvalidValue);
 	k->function = function, k->type = type, k->body = std::move(body);
 	k->grid = c->gridDim, k->block = c->blockDim, k->shared = c->dynamicSmemBytes;
-	k->dependent = false;
-	for (unsigned i = 0; i < c->numAttrs; i++)
-		if (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
-			k->dependent = c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
-	if (k->dependent && emu_device()->sm < 90)
-		return emu_result(cudaErrorInvalidValue);
+	if (const cudaError_t e = take_attributes(c, k.get()))
+		return emu_result(e);
 	return enqueue(c->stream, nullptr, k);
 }
 

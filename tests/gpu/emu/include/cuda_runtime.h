@@ -34,13 +34,9 @@
 #define __grid_constant__
 #define __restrict__ __restrict
 #define __align__(n) __attribute__((aligned(n)))
-/* Blocks run one after another, so one place a variable is enough. In a section of their own all can be poisoned before
- * a block begins; AddressSanitizer guards them only where they are ordinary ones. */
-#ifdef __SANITIZE_ADDRESS__
-#define __shared__ static
-#else
+/* One block runs at a time, so one place a variable is enough. In a section of their own all can be poisoned before a block begins,
+ * and put aside while another runs; AddressSanitizer guards them there too (-fsanitize-sections). */
 #define __shared__ static __attribute__((section("fh_shared")))
-#endif
 
 /* ---------------------------------------------------------------- vectors */
 struct uint3 { unsigned x, y, z; };
@@ -73,7 +69,7 @@ enum cudaError_t {
 	cudaErrorLaunchFailure = 719, cudaErrorTensorMemoryLeak = 721, cudaErrorNotSupported = 801, cudaErrorSystemNotReady = 802,
 	cudaErrorMpsConnectionFailed = 805, cudaErrorMpsRpcFailure = 806, cudaErrorMpsServerNotReady = 807, cudaErrorContained = 818, cudaErrorStreamCaptureUnsupported = 900, cudaErrorStreamCaptureInvalidated = 901,
 	cudaErrorStreamCaptureUnmatched = 903, cudaErrorStreamCaptureUnjoined = 904, cudaErrorStreamCaptureIsolation = 905,
-	cudaErrorCapturedEvent = 907, cudaErrorExternalDevice = 911, cudaErrorUnknown = 999,
+	cudaErrorCapturedEvent = 907, cudaErrorExternalDevice = 911, cudaErrorInvalidClusterSize = 912, cudaErrorUnknown = 999,
 };
 const char *cudaGetErrorName(cudaError_t e);
 const char *cudaGetErrorString(cudaError_t e);

@@ -15,6 +15,8 @@ struct emu_thread {
 	const char *what;    /* the block's barrier that it waits at, NULL: none; and where */
 	int line;
 	bool held, ended, waited; /* held: at the launch before; waited: has come past it */
+	bool told, met;      /* has arrived at the cluster's barrier and not waited; has come past it before */
+	unsigned round;      /* of the cluster, when it arrived */
 	void *fake;          /* AddressSanitizer's */
 	struct emu_copies *copies;
 };
