@@ -4,18 +4,27 @@
 #include "daemon/rpc.h"
 #include "daemon/series.h"
 #include "proto/status.h"
+#include "proto/wire.h"
 
 #include <string.h>
 
+#define SAMPLE_FIELD 1 /* MetricsReply.sample in proto/fh.proto */
+#define VARINT_MAX 10
+
 struct metrics_call { struct daemon *d; struct rpc_call *call; uint64_t job; };
 
-static void *arena_alloc(void *c, size_t n)
+/* A sample as the reply's bytes have it: its length, then what was packed when it was made. So nobody unpacks and packs it again, and
+ * what a disk has damaged is left out. */
+static ProtobufCMessageUnknownField field_of(struct rpc_call *c, const struct series_row *row)
 {
-	return rpc_alloc(c, n);
-}
+	uint8_t *data = rpc_alloc(c, VARINT_MAX + row->bytes), *p = data;
+	size_t n = row->bytes;
 
-static void arena_free(void *c, void *p)
-{
+	for (; n > 0x7f; n >>= 7)
+		*p++ = (uint8_t)(n | 0x80);
+	*p++ = (uint8_t)n;
+	memcpy(p, row->packed, row->bytes);
+	return (ProtobufCMessageUnknownField){SAMPLE_FIELD, PROTOBUF_C_WIRE_TYPE_LENGTH_PREFIXED, (size_t)(p - data) + row->bytes, data};
 }
 
 /* The job's state as the series tells it: a client that has seen the last sample of a finished job also saw why it ended. */
@@ -29,7 +38,6 @@ static Fh__V1__JobState state_of(struct daemon *d, uint64_t job, const struct se
 static void on_page(void *arg, int code, const struct series_page *page)
 {
 	struct metrics_call *m = arg;
-	ProtobufCAllocator allocator = {arena_alloc, arena_free, m->call};
 	Fh__V1__MetricsReply r = FH__V1__METRICS_REPLY__INIT;
 	Fh__V1__Reply reply = FH__V1__REPLY__INIT;
 	struct fh_status st = FH_STATUS_INIT;
@@ -39,12 +47,10 @@ static void on_page(void *arg, int code, const struct series_page *page)
 		rpc_fail(m->call, &st);
 		return;
 	}
-	r.sample = rpc_alloc(m->call, (page->n + 1) * sizeof *r.sample);
-	for (size_t i = 0; i < page->n; i++) {
-		r.sample[r.n_sample] = fh__v1__sample__unpack(&allocator, page->row[i].bytes, page->row[i].packed);
-		if (r.sample[r.n_sample])
-			r.n_sample++;
-	}
+	r.base.unknown_fields = rpc_alloc(m->call, (page->n + 1) * sizeof *r.base.unknown_fields);
+	for (size_t i = 0; i < page->n; i++)
+		if (!page->from_disk || !fh_message_check(&fh__v1__sample__descriptor, page->row[i].packed, page->row[i].bytes, 0, NULL))
+			r.base.unknown_fields[r.base.n_unknown_fields++] = field_of(m->call, &page->row[i]);
 	r.has_last_seq = r.has_first_seq = r.has_more = r.has_state = 1;
 	r.last_seq = page->last_seq;
 	r.first_seq = page->first_seq;

@@ -65,7 +65,7 @@ void series_stats(const struct series *s, struct series_stats *out);
 struct series_page {
 	size_t n;
 	const struct series_row *row; /* good until the callback returns */
-	int more;
+	int more, from_disk;
 	uint64_t first_seq, last_seq;
 	Fh__V1__JobState state;       /* of the newest visible state change since the daemon started, else UNSPECIFIED */
 };

@@ -49,7 +49,7 @@ static void on_rows(void *arg, int code, const struct store_sample *stored, size
 {
 	struct reading *r = arg;
 	struct track *t = r->track;
-	struct series_page page = {.first_seq = t->first_kept, .last_seq = t->visible, .state = (Fh__V1__JobState)t->state};
+	struct series_page page = {.from_disk = 1, .first_seq = t->first_kept, .last_seq = t->visible, .state = (Fh__V1__JobState)t->state};
 	struct series_row *row = n ? need(malloc(n * sizeof *row)) : NULL;
 	size_t bytes = 0;
 

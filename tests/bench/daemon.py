@@ -24,6 +24,8 @@ ENDLESS = ["data.dataset=m", "run.epochs=1000", "run.steps_per_epoch=1000000", "
 QUIET = [*ENDLESS, "run.report_every=0"]
 REPORTS = [*ENDLESS, "run.report_every=100"]
 MS = 1e6
+POLLS_HZ_LEAST = 950
+REPLY_METRICS, METRICS_LAST_SEQ = 14, 2  # numbers of proto/fh.proto
 rows = []
 small = False
 
@@ -147,9 +149,38 @@ def reports(d, args):
     row("  CPU of a report beside the training thread", spread(cpu_us, " us"))
 
 
+def fields(data):
+    """The fields of a protobuf message: (number, value), bytes where it has a length."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        tag = varint()
+        value = varint()  # of all that is asked for, a number or the length of what follows
+        if tag & 7 == 2:
+            value, at = data[at:at + value], at + value
+        yield tag >> 3, value
+
+
+def last_seq(reply):
+    """Of a Reply with a MetricsReply: the newest number of the series."""
+    return dict(fields(dict(fields(reply))[REPLY_METRICS]))[METRICS_LAST_SEQ]
+
+
 def polls(d, args):
+    """A client that follows a job: it asks for what is newer than the newest that it has, a thousand times a second."""
     stop, pause = threading.Event(), threading.Event()
-    polled = [0]
+    polled, samples = [0], [0]
 
     def client():
         wire, since, at = rig.Wire(d.path), 0, time.monotonic()
@@ -157,8 +188,10 @@ def polls(d, args):
             at = max(at + 0.001, time.monotonic() - 0.01)
             time.sleep(max(0, at - time.monotonic()))
             if not pause.is_set():
-                wire.metrics("polled", since)
+                newest = last_seq(wire.metrics("polled", since))
                 polled[0] += 1
+                samples[0] += newest - since
+                since = newest
         wire.close()
 
     d.start_job("polled", *REPORTS)
@@ -180,8 +213,11 @@ def polls(d, args):
         cpu_us.append(1e6 * (cpu[1] - cpu[0]) / max(count[1], 1))
     stop.set()
     thread.join()
-    row(f"cost of a client polling at {polled[0] / max(polling_s, 1e-9):.0f} Hz", spread(ratios, " %"), "polls", statistics.median(ratios))
+    hertz = polled[0] / max(polling_s, 1e-9)
+    row(f"cost of a client polling at {hertz:.0f} Hz", spread(ratios, " %"), "polls", statistics.median(ratios))
     row("  CPU of a poll beside the training thread", spread(cpu_us, " us"))
+    if args.device == "cuda" and not small:
+        also("  it polls at 1 kHz and gets what it asks for", f"{hertz:.0f} Hz, {samples[0]} samples", hertz > POLLS_HZ_LEAST and samples[0] > 0)
     d.stop_job("polled")
 
 

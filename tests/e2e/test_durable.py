@@ -1,6 +1,8 @@
 """What survives: kill -9 at random instants and at every labelled crash point, SIGTERM, pause; and the same bits after."""
+import contextlib
 import random
 import re
+import sqlite3
 import threading
 
 import numpy as np
@@ -345,3 +347,20 @@ def test_damaged_files_are_named_not_loaded(make_daemon):
         c.synth("m2")
         other = c.start(fh.merge(fh.SMALL, {"data": {"dataset": "m2"}}), name="other")
         c.wait_state(other.id, "DONE")
+
+
+def test_a_damaged_sample_is_left_out(make_daemon):
+    """Samples that come from the disk are looked at before they go to a client: one that is no message does not take the others with it."""
+    d = make_daemon()
+    with d.client() as c:
+        c.synth("m")
+        job = c.start(fh.merge(fh.SMALL, {"data": {"dataset": "m"}}))
+        c.wait_state(job.id, "DONE")
+        whole = c.samples(job.id)
+    d.stop()
+    with contextlib.closing(sqlite3.connect(d.state / "fhd.db")) as db:
+        assert db.execute("UPDATE samples SET packed = x'0aff' WHERE job = ? AND seq = 3", (job.id,)).rowcount == 1
+        db.commit()
+    d.start()
+    with d.client() as c:
+        assert [s.SerializeToString() for s in c.samples(job.id)] == [s.SerializeToString() for s in whole if s.seq != 3]

@@ -111,7 +111,7 @@ static uint64_t sample(uint64_t job, int kind, uint64_t step)
 #define REPORT FH__V1__SAMPLE_KIND__REPORT
 #define VALIDATION FH__V1__SAMPLE_KIND__VALIDATION
 
-struct poll { int done, code, more, state; size_t n; uint64_t first, last, last_seq, first_seq, seq[SERIES_LIMIT_MAX]; uint64_t last_step; };
+struct poll { int done, code, more, state, from_disk; size_t n; uint64_t first, last, last_seq, first_seq, seq[SERIES_LIMIT_MAX]; uint64_t last_step; };
 static void on_page(void *arg, int code, const struct series_page *page)
 {
 	struct poll *p = arg;
@@ -120,6 +120,7 @@ static void on_page(void *arg, int code, const struct series_page *page)
 	p->code = code;
 	p->n = page->n;
 	p->more = page->more;
+	p->from_disk = page->from_disk;
 	p->state = page->state;
 	p->last_seq = page->last_seq;
 	p->first_seq = page->first_seq;
@@ -158,9 +159,15 @@ static void test_numbers_go_on_across_restarts(void **state)
 	assert_int_equal(sample(2, VALIDATION, 9), 2);
 	settle();
 	assert_int_equal(series_last_seq(series, 1), 11);
+	poll_now(1, 0, 100);
+	assert_int_equal(polled.n, 11);
+	assert_int_equal(polled.from_disk, 0); /* memory has them as they were packed */
 	close_all();
 	open_all();
 	assert_int_equal(series_last_seq(series, 1), 11);
+	poll_now(1, 0, 100);
+	assert_int_equal(polled.n, 11);
+	assert_int_equal(polled.from_disk, 1); /* whoever reads these looks whether they are whole */
 	assert_int_equal(series_first_seq(series, 1), 1);
 	assert_int_equal(series_last_seq(series, 2), 2);
 	assert_int_equal(series_last_seq(series, 3), 0);
