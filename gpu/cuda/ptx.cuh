@@ -100,7 +100,46 @@ __device__ __forceinline__ void ptx_remote_store4(ptx_remote a, unsigned v)
 	PTX_CLUSTER("st.shared::cluster.b32 [%0], %1;" ::"r"(a), "r"(v));
 }
 __device__ __forceinline__ void ptx_cluster_arrive() { PTX_CLUSTER("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+/* Tells of no store: the block has begun, its mbarriers are there. */
+__device__ __forceinline__ void ptx_cluster_arrive_relaxed() { PTX_CLUSTER("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void ptx_cluster_wait() { PTX_CLUSTER("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+/* An mbarrier: 8 bytes of shared memory at a multiple of 8 that go from phase to phase. One thread gives it a count, calls
+ * ptx_barrier_init_fence(), and all meet before anybody uses it (for other blocks: arrive, relaxed will do, and wait). A phase ends when
+ * so many arrivals have come and as many bytes as they expected; the next begins with the same count. ptx_barrier_wait(0)
+ * comes past the end of the first phase, (1) of the second, (0) of the third ... What was sent or stored for the phase is there then. */
+__device__ __forceinline__ void ptx_barrier_init(ptx_shared bar, unsigned count)
+{
+	PTX_CLUSTER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+__device__ __forceinline__ void ptx_barrier_init_fence() { PTX_CLUSTER("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void ptx_barrier_arrive(ptx_shared bar)
+{
+	PTX_CLUSTER("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}" ::"r"(bar) : "memory");
+}
+/* Arrives, and the phase has so many more bytes to wait for; some of them may have come before. */
+__device__ __forceinline__ void ptx_barrier_expect(ptx_shared bar, unsigned bytes)
+{
+	PTX_CLUSTER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+/* By every thread that reads. Acquires for the block alone: what it is for lies in the block's own shared memory, and to acquire from
+ * the cluster would throw away all of L1. */
+__device__ __forceinline__ void ptx_barrier_wait(ptx_shared bar, unsigned parity)
+{
+	PTX_CLUSTER("{\n\t.reg .pred past;\nagain:\n\tmbarrier.try_wait.parity.shared::cta.b64 past, [%0], %1;\n\t@!past bra again;\n\t}"
+	            ::"r"(bar), "r"(parity) : "memory");
+}
+/* A store into a block of the cluster, also the own, that counts its bytes at an mbarrier of the same block when it is there: no fence, no
+ * barrier of all. The block must wait for them before it ends. */
+__device__ __forceinline__ void ptx_remote_async4(ptx_remote a, unsigned v, ptx_remote bar)
+{
+	PTX_CLUSTER("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(a), "r"(v), "r"(bar));
+}
+__device__ __forceinline__ void ptx_remote_async16(ptx_remote a, uint4 v, ptx_remote bar)
+{
+	PTX_CLUSTER("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(a), "r"(v.x), "r"(v.y),
+	            "r"(v.z), "r"(v.w), "r"(bar));
+}
 
 /* ---------------------------------------------------------------- arithmetic */
 /* To TF32, nearest, ties away from zero. */

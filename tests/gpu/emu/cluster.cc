@@ -253,18 +253,18 @@ static void meet(struct emu_cluster *c)
 		}
 }
 
-void emu_cluster_arrive(int line)
+void emu_cluster_arrive(int line, bool release)
 {
 	struct emu_block *b = emu_block_now;
 	struct emu_cluster *c = b->cluster;
 	struct emu_thread *t = emu_now;
 
-	emu_warp("ptx_cluster_arrive()", line, 0xffffffffu, nullptr, nullptr);
+	emu_warp(release ? "ptx_cluster_arrive()" : "ptx_cluster_arrive_relaxed()", line, 0xffffffffu, nullptr, nullptr);
 	if (t->told)
 		emu_fail("line %d: arrives at the barrier of its cluster again without having waited", line);
 	t->told = true;
 	t->round = c->rounds;
-	if (b->store) {
+	if (release && b->store) {
 		std::vector<struct remote_store> &own = b->store[t->flat];
 
 		c->told.insert(c->told.end(), own.begin(), own.end());

@@ -59,15 +59,30 @@ typedef uintptr_t ptx_remote;
 unsigned emu_cluster_rank(void);
 uintptr_t emu_remote_at(uintptr_t a, unsigned rank);
 void emu_remote_store(uintptr_t a, const void *v, unsigned bytes);
-void emu_cluster_arrive(int line);
+void emu_cluster_arrive(int line, bool release);
 void emu_cluster_wait(int line);
 static inline unsigned ptx_cluster_rank() { return emu_cluster_rank(); }
 static inline ptx_remote ptx_remote_at(ptx_shared a, unsigned rank) { return emu_remote_at(a, rank); }
 static inline void ptx_remote_store16(ptx_remote a, uint4 v) { emu_remote_store(a, &v, 16); }
 static inline void ptx_remote_store8(ptx_remote a, float2 v) { emu_remote_store(a, &v, 8); }
 static inline void ptx_remote_store4(ptx_remote a, unsigned v) { emu_remote_store(a, &v, 4); }
-static inline void ptx_cluster_arrive(int line = __builtin_LINE()) { emu_cluster_arrive(line); }
+static inline void ptx_cluster_arrive(int line = __builtin_LINE()) { emu_cluster_arrive(line, true); }
+static inline void ptx_cluster_arrive_relaxed(int line = __builtin_LINE()) { emu_cluster_arrive(line, false); }
 static inline void ptx_cluster_wait(int line = __builtin_LINE()) { emu_cluster_wait(line); }
+
+/* mbarriers: what was sent counts at once and lands when the phase ends. */
+void emu_barrier_init(uintptr_t bar, unsigned count, int line);
+void emu_barrier_init_fence(void);
+void emu_barrier_arrive(uintptr_t bar, unsigned bytes, int line);
+void emu_barrier_wait(uintptr_t bar, unsigned parity, int line);
+void emu_remote_async(uintptr_t a, const void *v, unsigned bytes, uintptr_t bar, int line);
+static inline void ptx_barrier_init(ptx_shared bar, unsigned count, int line = __builtin_LINE()) { emu_barrier_init(bar, count, line); }
+static inline void ptx_barrier_init_fence() { emu_barrier_init_fence(); }
+static inline void ptx_barrier_arrive(ptx_shared bar, int line = __builtin_LINE()) { emu_barrier_arrive(bar, 0, line); }
+static inline void ptx_barrier_expect(ptx_shared bar, unsigned bytes, int line = __builtin_LINE()) { emu_barrier_arrive(bar, bytes, line); }
+static inline void ptx_barrier_wait(ptx_shared bar, unsigned parity, int line = __builtin_LINE()) { emu_barrier_wait(bar, parity, line); }
+static inline void ptx_remote_async4(ptx_remote a, unsigned v, ptx_remote bar, int line = __builtin_LINE()) { emu_remote_async(a, &v, 4, bar, line); }
+static inline void ptx_remote_async16(ptx_remote a, uint4 v, ptx_remote bar, int line = __builtin_LINE()) { emu_remote_async(a, &v, 16, bar, line); }
 
 static inline unsigned ptx_tf32(float x)
 {
