@@ -85,7 +85,11 @@ struct backend {
 	 * inside a step. bytes = whole tensor when 0. */
 	int (*write)(struct exec *x, int tensor, size_t offset, const void *src, size_t bytes, struct fh_status *st);
 	int (*read)(struct exec *x, int tensor, size_t offset, void *dst, size_t bytes, struct fh_status *st);
-	int (*zero)(struct exec *x, int tensor, struct fh_status *st);
+	/* So many tensors from `tensor` on, as they lie behind each other. */
+	int (*zero)(struct exec *x, int tensor, int tensors, struct fh_status *st);
+	/* Makes the first parameters and targets of all trials and their low-precision copies where they lie, trial p with seed + p: the
+	 * bits that the program's begin() would write. The tensors are zero by then. NULL: begin() writes them. */
+	int (*initial)(struct exec *x, uint64_t seed, struct fh_status *st);
 	/* Enqueues runs (phase × count) in order. The host runs them before returning; CUDA launches a captured graph,
 	 * bounding run-ahead to two launches. */
 	int (*run)(struct exec *x, const struct run *run, int runs, struct fh_status *st);
@@ -107,7 +111,7 @@ struct backend {
 	int (*act)(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action,
 		   struct fh_status *st);
 };
-#define BACKEND_ABI 4
+#define BACKEND_ABI 5
 /* What fhd-cuda.so exports. FH_UNAVAILABLE with the reason when there is no usable device. */
 #define BACKEND_ENTRY "fhd_backend_cuda"
 typedef int (*backend_entry)(int abi, int device, const struct backend **out, struct fh_status *st);

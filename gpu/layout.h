@@ -35,6 +35,13 @@ void plan_tensor(struct plan *p, int index, enum st_dtype dtype, enum tensor_rol
 void plan_view(struct plan *p, int tensor, int64_t offset, const char *name, int rank, int64_t d0, int64_t d1);
 /* Gives every registered tensor its place in the arena. */
 int plan_place(struct plan *p, struct fh_status *st);
+/* Bytes from the first of so many tensors, which lie behind each other, to the end of the last. */
+static inline size_t plan_span(const struct plan *p, int tensor, int tensors)
+{
+	const struct plan_tensor *last = &p->tensor[tensor + tensors - 1];
+
+	return last->offset + last->bytes - p->tensor[tensor].offset;
+}
 /* Runs program->plan and lays the arena out. spec must be resolved (no auto but reward_scale). */
 int plan_make(const struct fh_spec *spec, struct plan *out, struct fh_status *st);
 /* A plan holds pointers into itself: copy it with this. */

@@ -168,18 +168,25 @@ int trainer_prepare(struct trainer *t, const struct fh_spec *spec, const struct 
 	return 0;
 }
 
+static int is_cleared(const struct tensor_desc *d, int keep_weights, int keep_replay)
+{
+	int weight = d->role == ROLE_PARAM || d->role == ROLE_TARGET || d->role == ROLE_MOMENT;
+
+	return d->flags & TENSOR_FRESH && !(keep_weights && weight) && !(keep_replay && d->flags & TENSOR_REPLAY);
+}
+
+/* Neighbours at once: on a device every call is a launch. */
 static int zero_fresh(struct trainer *t, int keep_weights, int keep_replay, struct fh_status *st)
 {
-	for (int i = 0; i < t->plan.tensors; i++) {
-		const struct tensor_desc *d = &t->plan.tensor[i].desc;
-		int weight = d->role == ROLE_PARAM || d->role == ROLE_TARGET || d->role == ROLE_MOMENT;
-		if (!(d->flags & TENSOR_FRESH) || (keep_weights && weight) || (keep_replay && d->flags & TENSOR_REPLAY))
-			continue;
-		int rc = t->backend->zero(t->x, i, st);
-		if (rc)
-			return rc;
+	int rc = 0;
+
+	for (int i = 0, n; rc == 0 && i < t->plan.tensors; i += n + 1) {
+		for (n = 0; i + n < t->plan.tensors && is_cleared(&t->plan.tensor[i + n].desc, keep_weights, keep_replay);)
+			n++;
+		if (n)
+			rc = t->backend->zero(t->x, i, n, st);
 	}
-	return 0;
+	return rc;
 }
 
 static void pace_reset(struct trainer *t)

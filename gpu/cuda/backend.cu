@@ -7,9 +7,11 @@
 #include <new>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "gpu/cuda/device.h"
 
 #define AWAKE_BYTES ((size_t)4 << 20) /* a copy of less is waited for awake */
+#define AWAKE_NS 500000               /* so long the end of everything is waited for awake, then asleep */
 
 static const stage_fn stages[DQN_STAGES] = {
 	cuda_dqn_policy, cuda_dqn_explore, cuda_dqn_env, cuda_dqn_insert, cuda_dqn_advance, cuda_dqn_sample, cuda_dqn_gather,
@@ -65,9 +67,10 @@ static int take_slots(struct cuda_exec *c, const struct plan *plan, struct fh_st
 			slot = t->bytes;
 	}
 	slot = (slot + 255) / 256 * 256;
-	c->used.pinned = slot * CUDA_SLOTS + cuda_act_pinned(&c->dims);
+	c->used.pinned = slot * CUDA_SLOTS + CUDA_SENT_BYTES + cuda_act_pinned(&c->dims);
 	CUDA_TRY(cudaMallocHost(&c->h_slots, c->used.pinned));
-	c->h_row = (struct cuda_act_row *)((char *)c->h_slots + slot * CUDA_SLOTS);
+	c->h_sent = (char *)c->h_slots + slot * CUDA_SLOTS;
+	c->h_row = (struct cuda_act_row *)(c->h_sent + CUDA_SENT_BYTES);
 	c->h_action = (int32_t *)(c->h_row + CUDA_ACT_ROWS);
 	CUDA_TRY(cudaEventCreateWithFlags(&c->soon, cudaEventDisableTiming));
 	for (int i = 0; i < CUDA_SLOTS; i++) {
@@ -213,10 +216,23 @@ int cuda_wait_awake(struct cuda_exec *c, struct fh_status *st)
 {
 	CUDA_TRY(cudaEventRecord(c->soon, c->stream));
 	CUDA_TRY(cudaEventSynchronize(c->soon)); /* without cudaEventBlockingSync it asks until it is there */
+	c->sent = 0;
 	return 0;
 }
 
-/* The start of a job has a dozen of small ones for every trial. */
+int cuda_send(struct cuda_exec *c, void *dst, const void *src, size_t bytes, struct fh_status *st)
+{
+	int rc = c->sent + bytes > CUDA_SENT_BYTES ? cuda_wait_awake(c, st) : 0;
+
+	if (rc)
+		return rc;
+	memcpy(c->h_sent + c->sent, src, bytes);
+	CUDA_TRY(cudaMemcpyAsync(dst, c->h_sent + c->sent, bytes, cudaMemcpyHostToDevice, c->stream));
+	c->sent += (bytes + 15) / 16 * 16;
+	return 0;
+}
+
+/* The start of a job has a dozen of small ones for every trial: they are sent, and what is large is waited for. */
 static int wait_copied(struct cuda_exec *c, size_t bytes, struct fh_status *st)
 {
 	if (bytes <= AWAKE_BYTES)
@@ -228,12 +244,15 @@ static int wait_copied(struct cuda_exec *c, size_t bytes, struct fh_status *st)
 static int cuda_write(struct exec *x, int tensor, size_t offset, const void *src, size_t bytes, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
+	char *dst = (char *)x->tensor[tensor] + offset;
 	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
 	bytes = whole(x, tensor, offset, bytes);
-	CUDA_TRY(cudaMemcpyAsync((char *)x->tensor[tensor] + offset, src, bytes, cudaMemcpyHostToDevice, c->stream));
+	if (bytes <= CUDA_SENT_BYTES)
+		return cuda_send(c, dst, src, bytes, st);
+	CUDA_TRY(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, c->stream));
 	return wait_copied(c, bytes, st);
 }
 
@@ -249,24 +268,46 @@ static int cuda_read(struct exec *x, int tensor, size_t offset, void *dst, size_
 	return wait_copied(c, bytes, st);
 }
 
-static int cuda_zero(struct exec *x, int tensor, struct fh_status *st)
+static int cuda_zero(struct exec *x, int tensor, int tensors, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 	int rc = cuda_use(x->backend, st);
 
 	if (rc)
 		return rc;
-	CUDA_TRY(cudaMemsetAsync(x->tensor[tensor], 0, x->plan->tensor[tensor].bytes, c->stream));
+	CUDA_TRY(cudaMemsetAsync(x->tensor[tensor], 0, plan_span(x->plan, tensor, tensors), c->stream));
 	return 0;
 }
 
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What takes less than falling asleep and being woken is waited for awake. */
 static int cuda_finish(struct exec *x, struct fh_status *st)
 {
+	struct cuda_exec *c = cuda_of(x);
 	int rc = cuda_use(x->backend, st);
+	cudaError_t e;
 
 	if (rc)
 		return rc;
-	CUDA_TRY(cudaStreamSynchronize(cuda_of(x)->stream));
+	CUDA_TRY(cudaEventRecord(c->soon, c->stream));
+	const int64_t until = now_ns() + AWAKE_NS;
+	do
+		e = cudaEventQuery(c->soon);
+	while (e == cudaErrorNotReady && now_ns() < until);
+	if (e == cudaErrorNotReady) {
+		(void)cudaGetLastError();
+		e = cudaStreamSynchronize(c->stream);
+	}
+	if (e != cudaSuccess)
+		return cuda_fail(st, e, "the end of what was enqueued");
+	c->sent = 0;
 	return 0;
 }
 
@@ -509,6 +550,7 @@ extern "C" __attribute__((visibility("default"))) int fhd_backend_cuda(int abi, 
 	b->write = cuda_write;
 	b->read = cuda_read;
 	b->zero = cuda_zero;
+	b->initial = cuda_begin;
 	b->run = cuda_run;
 	b->stage = cuda_stage;
 	b->readback_request = cuda_readback_request;

@@ -28,6 +28,7 @@ int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
 #define CUDA_SLOTS 8
 #define CUDA_GRAPHS 32 /* more than the lists of runs that a trainer makes of one schedule, see steps_at_once() in trainer.c */
 #define CUDA_RUNS 8
+#define CUDA_SENT_BYTES ((size_t)64 << 10)
 
 struct cuda_slot { void *h; size_t bytes; cudaEvent_t done; uint64_t tag; };
 struct cuda_graph { struct run run[CUDA_RUNS]; int runs; cudaGraphExec_t exec; size_t bytes; };
@@ -46,7 +47,9 @@ struct cuda_exec {
 	uint64_t launches;
 	struct cuda_slot slot[CUDA_SLOTS];
 	uint64_t asked, answered; /* slots are used in turn */
-	void *h_slots;            /* pinned arena behind the slots, and behind the rows and actions of act() */
+	void *h_slots;            /* pinned arena behind the slots, what is sent, and the rows and actions of act() */
+	char *h_sent;             /* [CUDA_SENT_BYTES] copies of what cuda_send() was given, `sent` bytes of it on their way */
+	size_t sent;
 	struct cuda_act_row *h_row; /* [CUDA_ACT_ROWS] */
 	int32_t *h_action;        /* [CUDA_ACT_PLACES, D] */
 	cudaEvent_t soon;         /* of cuda_wait_awake() */
@@ -180,6 +183,11 @@ int cuda_dqn_insert(struct exec *x, struct fh_status *st);
 
 /* Waits for what has been enqueued, awake: for what takes less than falling asleep and being woken (50 us or more). backend.cu */
 int cuda_wait_awake(struct cuda_exec *c, struct fh_status *st);
+/* Copies a few bytes to the device behind what has been enqueued; `src` may be reused at once, and nobody waits but for room. backend.cu */
+int cuda_send(struct cuda_exec *c, void *dst, const void *src, size_t bytes, struct fh_status *st);
+
+/* See initial() in backend.h. begin.cu */
+int cuda_begin(struct exec *x, uint64_t seed, struct fh_status *st);
 
 /* Acting for evaluations (backend.h). */
 size_t cuda_act_pinned(const struct dqn_dims *d);                                       /* validate.cu */

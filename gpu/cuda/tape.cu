@@ -186,6 +186,5 @@ int cuda_exec_market(struct exec *x, const struct market *m, struct fh_status *s
 	c->tape = t;
 	x->market_host = m;
 	x->market = {t->bars, t->view.open, t->view.high, t->view.low, t->view.close, t->view.feature, t->view.sigma};
-	CUDA_TRY(cudaMemcpyAsync(cuda_at<struct cuda_tape_view>(c, &c->s.tape), &t->view, sizeof t->view, cudaMemcpyHostToDevice, c->stream));
-	return cuda_wait_awake(c, st);
+	return cuda_send(c, cuda_at<struct cuda_tape_view>(c, &c->s.tape), &t->view, sizeof t->view, st);
 }

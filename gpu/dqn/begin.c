@@ -24,7 +24,8 @@ static void round_all(const float *flat, int64_t n, uint16_t *low)
 		low[i] = bf16_from(flat[i]);
 }
 
-/* Both networks begin alike, and so do their low-precision copies: nothing has to come back from a device for them. */
+/* Both networks begin alike, and so do their low-precision copies: nothing has to come back from a device for them. A backend with an
+ * initial() of its own does this for all trials at once. */
 static int begin_network(struct exec *x, int trial, uint64_t seed, struct fh_status *st)
 {
 	const struct dqn_dims *d = x->dims;
@@ -130,11 +131,13 @@ int dqn_begin(struct exec *x, const struct fh_spec *spec, const struct fh_split 
 	const struct dqn_dims *d = x->dims;
 	const struct dqn_clock *weights = weights_from, *replay = replay_from;
 	struct fh_split train = split[FH_SPLIT_TRAIN];
-	int rc = 0;
+	int there = !weights && x->backend->initial != NULL, rc = 0;
 
+	if (there)
+		rc = x->backend->initial(x, (uint64_t)spec->run.seed, st);
 	for (int p = 0; rc == 0 && p < d->P; p++) {
 		rc = begin_clock(x, spec, train, p, weights ? weights + p : NULL, replay ? replay + p : NULL, st);
-		if (rc == 0 && !weights)
+		if (rc == 0 && !weights && !there)
 			rc = begin_network(x, p, (uint64_t)spec->run.seed + (uint64_t)p, st);
 		if (rc == 0)
 			rc = begin_environments(x, spec, train, p, st);

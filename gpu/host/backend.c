@@ -197,9 +197,9 @@ static int host_read(struct exec *x, int tensor, size_t offset, void *dst, size_
 	return 0;
 }
 
-static int host_zero(struct exec *x, int tensor, struct fh_status *st)
+static int host_zero(struct exec *x, int tensor, int tensors, struct fh_status *st)
 {
-	memset(x->tensor[tensor], 0, x->plan->tensor[tensor].bytes);
+	memset(x->tensor[tensor], 0, plan_span(x->plan, tensor, tensors));
 	return 0;
 }
 
