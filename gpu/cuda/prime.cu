@@ -7,8 +7,9 @@
 
 namespace {
 
-/* As much as several trainers have at once; graphs of a few chunks each. */
-enum { STREAMS = 16, GRAPHS = 8, NODES = 64, BYTES = 1 << 20, ARGUMENTS = 2048 };
+/* As much as several trainers have at once: graphs of a few steps each, like those of one trainer, then long ones as well. Memory behind graphs
+ * is taken 2 MiB at a time, about 5 KB a launch. Half of the launches run beside the others, between a fork and a join as a learn step has them. */
+enum { STREAMS = 16, GRAPHS = 8, NODES = 64, LONG_GRAPHS = 4, LONG_NODES = 512, FORK_EVERY = 8, BYTES = 1 << 20, ARGUMENTS = 2048 };
 
 struct arguments { char of[ARGUMENTS]; };
 
@@ -17,7 +18,7 @@ __global__ void k_nothing(const __grid_constant__ struct arguments) {}
 struct prime {
 	cudaStream_t stream[STREAMS];
 	cudaEvent_t fork, join;
-	cudaGraphExec_t graph[GRAPHS];
+	cudaGraphExec_t graph[GRAPHS + LONG_GRAPHS];
 	void *d, *h;
 };
 
@@ -54,26 +55,31 @@ cudaError_t copy(struct prime *p)
 	return cudaSuccess;
 }
 
-/* Launches of which every other one runs beside the rest. */
-cudaError_t launches(struct prime *p)
+cudaError_t launches(struct prime *p, int nodes)
 {
 	const struct arguments none = {};
 
-	OR_RETURN(cudaEventRecord(p->fork, p->stream[0]));
-	OR_RETURN(cudaStreamWaitEvent(p->stream[1], p->fork, 0));
-	for (int i = 0; i < NODES; i++)
+	for (int i = 0; i < nodes; i++) {
+		if (i % FORK_EVERY == 0) {
+			OR_RETURN(cudaEventRecord(p->fork, p->stream[0]));
+			OR_RETURN(cudaStreamWaitEvent(p->stream[1], p->fork, 0));
+		}
 		OR_RETURN(cuda_launch_plain(p->stream[i % 2], k_nothing, dim3(1), 32, 0, none));
-	OR_RETURN(cudaEventRecord(p->join, p->stream[1]));
-	return cudaStreamWaitEvent(p->stream[0], p->join, 0);
+		if (i % FORK_EVERY == FORK_EVERY - 1) {
+			OR_RETURN(cudaEventRecord(p->join, p->stream[1]));
+			OR_RETURN(cudaStreamWaitEvent(p->stream[0], p->join, 0));
+		}
+	}
+	return cudaSuccess;
 }
 
-cudaError_t capture(struct prime *p, cudaGraphExec_t *out)
+cudaError_t capture(struct prime *p, int nodes, cudaGraphExec_t *out)
 {
 	cudaGraph_t g = NULL;
 	cudaError_t e;
 
 	OR_RETURN(cudaStreamBeginCapture(p->stream[0], cudaStreamCaptureModeThreadLocal));
-	const cudaError_t launched = launches(p);
+	const cudaError_t launched = launches(p, nodes);
 	e = cudaStreamEndCapture(p->stream[0], &g);
 	if (launched != cudaSuccess)
 		e = launched;
@@ -84,24 +90,30 @@ cudaError_t capture(struct prime *p, cudaGraphExec_t *out)
 	return e == cudaSuccess ? cudaGraphUpload(*out, p->stream[0]) : e;
 }
 
+/* All of them there at once. */
+cudaError_t run_graphs(struct prime *p, int first, int graphs, int nodes)
+{
+	for (int i = first; i < first + graphs; i++)
+		OR_RETURN(capture(p, nodes, &p->graph[i]));
+	for (int i = first; i < first + graphs; i++)
+		OR_RETURN(cudaGraphLaunch(p->graph[i], p->stream[0]));
+	return cudaStreamSynchronize(p->stream[0]);
+}
+
 cudaError_t live(struct prime *p, size_t *graph_bytes)
 {
 	OR_RETURN(take(p));
 	OR_RETURN(copy(p));
 	const size_t before = cuda_free_now();
 
-	for (int i = 0; i < GRAPHS; i++)
-		OR_RETURN(capture(p, &p->graph[i]));
-	for (int i = 0; i < GRAPHS; i++)
-		OR_RETURN(cudaGraphLaunch(p->graph[i], p->stream[0]));
-	OR_RETURN(cudaStreamSynchronize(p->stream[0]));
+	OR_RETURN(run_graphs(p, 0, GRAPHS, NODES));
 	*graph_bytes = cuda_cost(before, 0);
-	return cudaSuccess;
+	return run_graphs(p, GRAPHS, LONG_GRAPHS, LONG_NODES);
 }
 
 void give(struct prime *p)
 {
-	for (int i = 0; i < GRAPHS; i++)
+	for (int i = 0; i < GRAPHS + LONG_GRAPHS; i++)
 		if (p->graph[i])
 			cudaGraphExecDestroy(p->graph[i]);
 	if (p->fork)
