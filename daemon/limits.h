@@ -26,7 +26,7 @@
 #define LIMIT_SLOTS 16
 
 /* ---- worker */
-#define LIMIT_SLICE_NS 20000000             /* 20 ms: how long the trainer works before it looks for commands */
+#define LIMIT_SLICE_NS 5000000              /* 5 ms: how long the trainer works before it looks for commands */
 #define LIMIT_COMMANDS 64                   /* ring loop -> worker */
 #define LIMIT_SAMPLES 256                   /* ring worker -> loop (mailbox.h) */
 #define LIMIT_EVENTS 64                     /* ring worker -> loop; never drops, the worker waits */
