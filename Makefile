@@ -115,8 +115,10 @@ $(BUILD)/fhd-crash: $(patsubst %.c,$(BUILD)/crash/%.o,$(crash_src)) $(BUILD)/dae
 NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 SM ?= 80 86 89 90
 cuda_src := $(wildcard gpu/cuda/*.cu)
-NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall -I. \
-  $(foreach s,$(SM),-gencode arch=compute_$(s),code=sm_$(s)) -gencode arch=compute_$(lastword $(SM)),code=compute_$(lastword $(SM))
+# For 9.0 the code that no other device runs (wgmma.cuh); FH_SM90A says that it is there.
+sm_code := $(patsubst 90,90a,$(SM))
+NVCC_FLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall -I. $(if $(filter 90,$(SM)),-DFH_SM90A) \
+  $(foreach s,$(sm_code),-gencode arch=compute_$(s),code=sm_$(s)) -gencode arch=compute_$(lastword $(SM)),code=compute_$(lastword $(SM))
 CUDA_LIBS ?=
 .PHONY: cuda
 cuda: $(if $(and $(NVCC),$(cuda_src)),$(BUILD)/fhd-cuda.so)

@@ -1,7 +1,7 @@
 /* The network over many rows in one launch (section 1), BF16: what is computed in which order, how many rows a block takes, the
- * launches. The kernel is in mlp_tile.cuh. */
+ * launches. The kernels are in mlp_tile.cuh and, by warpgroups, in mlp_group.cuh. */
 #include <string.h>
-#include "gpu/cuda/mlp_tile.cuh"
+#include "gpu/cuda/mlp_group.cuh"
 #include "gpu/cuda/shared.cuh"
 
 namespace {
@@ -9,15 +9,15 @@ namespace {
 int units_of(int n) { return cuda_tiles(n, UNIT); }
 
 /* The columns of one layer, in units, behind those that the last chunk holds already. a, c, g: where its input and results
- * begin. 0: too many. */
-int add_layer(struct mlp_args *x, const struct dqn_dims *d, int layer, int to, int a, int c, int g)
+ * begin. one: a chunk has one input. 0: too many. */
+int add_layer(struct mlp_args *x, const struct dqn_dims *d, int layer, int to, int a, int c, int g, int one)
 {
 	const struct dqn_layer *l = &d->layer[layer];
 
 	for (int i = 0; i < units_of(l->out); i++) {
 		struct mlp_chunk *q = x->chunks ? &x->chunk[x->chunks - 1] : NULL;
 
-		if (!q || q->to != to || q->k != l->in || q->units == UNITS) {
+		if (!q || q->to != to || q->k != l->in || q->units == UNITS || (one && q->unit[0].a != a)) {
 			if (x->chunks == CHUNKS)
 				return 0;
 			q = &x->chunk[x->chunks++];
@@ -30,8 +30,8 @@ int add_layer(struct mlp_args *x, const struct dqn_dims *d, int layer, int to, i
 	return 1;
 }
 
-/* Fills what depends on the network alone. greedy: its last layer is not in chunks. 0: the network does not fit. */
-int describe(struct cuda_exec *c, int greedy, struct mlp_args *x)
+/* Fills what depends on the network alone. greedy: its last layer is not in chunks; group: for warpgroups. 0: the network does not fit. */
+int describe_for(struct cuda_exec *c, int greedy, int group, struct mlp_args *x)
 {
 	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
@@ -44,16 +44,19 @@ int describe(struct cuda_exec *c, int greedy, struct mlp_args *x)
 	*x = {};
 	if (d->precision != FH_PRECISION_BF16 || trunk > UNITS || d->params > INT32_MAX)
 		return 0;
+	for (int l = 0; group && l < d->layers; l++) /* copies of 16 bytes */
+		if (d->layer[l].in % 8 || d->layer[l].w % 8)
+			return 0;
 	x->sd = d->SD;
 	x->trunk = columns - trunk * UNIT;
 	x->ld = columns + 8;
 	x->branches = d->D, x->atoms = d->NA;
-	if (!add_layer(x, d, DQN_S1, TO_H1, x->trunk, x->trunk, 0) || !add_layer(x, d, DQN_S2, TO_H2, x->trunk, x->trunk, 0))
+	if (!add_layer(x, d, DQN_S1, TO_H1, x->trunk, x->trunk, 0, group) || !add_layer(x, d, DQN_S2, TO_H2, x->trunk, x->trunk, 0, group))
 		return 0;
 	for (int h = 0, c_col = 0, g = 0; h <= d->D; h++) {
 		const int n = h ? d->AH : d->VH;
 
-		if (!add_layer(x, d, DQN_V1 + 2 * h, TO_HEAD, x->trunk, c_col, g))
+		if (!add_layer(x, d, DQN_V1 + 2 * h, TO_HEAD, x->trunk, c_col, g, group))
 			return 0;
 		c_col += (h ? units_of(n) : value) * UNIT, g += cuda_pad16(n);
 	}
@@ -63,7 +66,7 @@ int describe(struct cuda_exec *c, int greedy, struct mlp_args *x)
 		x->head[h] = {l->in, (int)l->w, (int)l->b, a, h ? d->A[h - 1] : 1};
 		if (greedy && x->head[h].actions > PICKS)
 			return 0;
-		if (!greedy && !add_layer(x, d, DQN_V1 + 2 * h + 1, TO_OUT, a, 0, s->seg[h]))
+		if (!greedy && !add_layer(x, d, DQN_V1 + 2 * h + 1, TO_OUT, a, 0, s->seg[h], group))
 			return 0;
 		a += (h ? units_of(l->in) : value) * UNIT;
 	}
@@ -75,18 +78,24 @@ int describe(struct cuda_exec *c, int greedy, struct mlp_args *x)
 	x->trials = d->P;
 	return 1;
 }
+int describe(struct cuda_exec *c, int greedy, struct mlp_args *x) { return describe_for(c, greedy, 0, x); }
 
 /* Eights of atoms that the kernel keeps apart by action, 0: too many. */
 int eights_of(int atoms) { return atoms <= 32 ? 4 : atoms <= 56 ? 7 : 0; }
 
-/* Blocks by rows, and what one takes for its products and between layers, in 1000 clocks of an H200. */
-enum { BLOCKS = 5 };
+/* Blocks, and what one takes, in 1000 clocks of an H200: measured; those by warpgroups reckoned. */
+typedef team<2, 1, 3> tall;
+typedef team<1, 2, 5> flat;
+enum { BLOCKS = 7, TILES = 5 };
 const struct { int rows, stages, cost; } block[BLOCKS] = {
-	{shape<1, 4>::ROWS, shape<1, 4>::STAGES, 12}, {shape<2, 4>::ROWS, shape<2, 4>::STAGES, 17}, {shape<2, 8>::ROWS, shape<2, 8>::STAGES, 26},
-	{shape<3, 8>::ROWS, shape<3, 8>::STAGES, 33}, {shape<4, 8>::ROWS, shape<4, 8>::STAGES, 40},
+	{shape<1, 4>::ROWS, shape<1, 4>::STAGES, 38}, {shape<2, 4>::ROWS, shape<2, 4>::STAGES, 47}, {shape<2, 8>::ROWS, shape<2, 8>::STAGES, 64},
+	{shape<3, 8>::ROWS, shape<3, 8>::STAGES, 75}, {shape<4, 8>::ROWS, shape<4, 8>::STAGES, 92},
+	{flat::ROWS, flat::STAGES, 26}, {tall::ROWS, tall::STAGES, 36}, /* from TILES on: by warpgroups */
 };
 /* The same for its weights from L2, when every multiprocessor wants them. */
-enum { WEIGHTS_COST = 28 };
+enum { WEIGHTS_COST = 16 };
+/* FH_GPU_WIDE above this asks for warpgroups of so many rows. */
+enum { ASK_GROUPS = 1000 };
 
 /* Rows of all trials from which on one launch is faster than four, measured on an H200 with the backward pass (768 rows: 63 us a learn step
  * against 46; 1,536: 68 and 68; 3,072: 79 and 100). Down to actions blocks are larger, and most warps of the last layer's idle where rows are few. */
@@ -94,6 +103,9 @@ enum { OUTPUTS_ENOUGH = 1536, GREEDY_ENOUGH = 2048 };
 
 size_t shared_bytes(const struct mlp_args *x, int b, int eights)
 {
+	if (b >= TILES)
+		return tall::ALIGN + (size_t)block[b].stages * tall::STAGE + (size_t)block[b].rows * (x->ld - 8) * sizeof(bf16) +
+		       (eights ? max((int)UNITS * UNIT, PICKS * 8 * eights) : (int)UNITS * UNIT) * sizeof(float);
 	const int size = eights == 7 ? (int)stage<7>::SIZE : eights == 4 ? (int)stage<4>::SIZE : (int)stage<0>::SIZE;
 
 	return ((size_t)block[b].rows * x->ld + (size_t)block[b].stages * size) * sizeof(bf16) + size / BK * sizeof(float);
@@ -112,17 +124,23 @@ long tiles_of(const struct mlp_args *x, int rows)
 int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 {
 	const size_t shared = cuda_shared_most(c);
+	const int asked = cuda_wide_asked();
+	struct mlp_args group;
+	const int groups = cuda_warpgroups(c) && describe_for(c, eights > 0, 1, &group);
 	int best = -1;
 	long least = 0;
 
-	for (int b = eights ? 2 : 0; b < BLOCKS; b++) { /* for actions a warp takes 16 rows: fewer than 64 would leave most idle */
+	for (int b = 0; b < BLOCKS; b++) {
 		const long tiles = tiles_of(x, block[b].rows), busy = min(tiles, (long)c->multiprocessors);
 		const long waves = (tiles + c->multiprocessors - 1) / c->multiprocessors;
 		const long cost = waves * max((long)block[b].cost, WEIGHTS_COST * busy / c->multiprocessors);
 
-		if (shared_bytes(x, b, eights) > shared)
+		/* for actions a warp takes 16 rows: fewer than 64, or two warpgroups of the same rows, would leave most idle */
+		if (eights && (b < 2 || b == BLOCKS - 2))
 			continue;
-		if (block[b].rows == cuda_wide_asked())
+		if ((b >= TILES && !groups) || shared_bytes(x, b, eights) > shared)
+			continue;
+		if (block[b].rows + (b >= TILES ? ASK_GROUPS : 0) == asked)
 			return b;
 		if (best < 0 || cost < least)
 			best = b, least = cost;
@@ -130,42 +148,45 @@ int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 	return best;
 }
 
-template <typename Shape, int J> int launch(struct cuda_exec *c, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
+int launch(struct cuda_exec *c, void (*kernel)(struct mlp_args), int plain, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
 	const int tiles = x->tiles * x->trials;
 	const dim3 grid(tiles < c->multiprocessors ? tiles : c->multiprocessors);
 	cudaError_t e;
 
-	CUDA_TRY(cuda_allow_shared(c, k_mlp<Shape, J>));
-	/* With observations it is the first launch of a step: what was in front may have written the weights. */
-	e = J || x->obs ? cuda_launch_plain(c->stream, k_mlp<Shape, J>, grid, THREADS, bytes, *x) : cuda_launch(c, k_mlp<Shape, J>, grid, THREADS, bytes, *x);
+	CUDA_TRY(cuda_allow_shared(c, kernel));
+	e = plain ? cuda_launch_plain(c->stream, kernel, grid, THREADS, bytes, *x) : cuda_launch(c, kernel, grid, THREADS, bytes, *x);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
 
-template <int J> int launch_rows(struct cuda_exec *c, int rows, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
+typedef void (*mlp_kernel)(struct mlp_args);
+template <int J> mlp_kernel kernel_of(int b)
 {
 	if constexpr (J == 0) {
-		if (rows == 16)
-			return launch<shape<1, 4>, J>(c, x, bytes, what, st);
-		if (rows == 32)
-			return launch<shape<2, 4>, J>(c, x, bytes, what, st);
+		static const mlp_kernel kernel[BLOCKS] = {k_mlp<shape<1, 4>, J>, k_mlp<shape<2, 4>, J>, k_mlp<shape<2, 8>, J>, k_mlp<shape<3, 8>, J>,
+		                                          k_mlp<shape<4, 8>, J>, k_mlp_group<flat, J>, k_mlp_group<tall, J>};
+		return kernel[b];
+	} else {
+		static const mlp_kernel kernel[BLOCKS] = {NULL, NULL, k_mlp<shape<2, 8>, J>, k_mlp<shape<3, 8>, J>, k_mlp<shape<4, 8>, J>, NULL, k_mlp_group<tall, J>};
+		return kernel[b];
 	}
-	return rows == 64 ? launch<shape<2, 8>, J>(c, x, bytes, what, st) : rows == 96 ? launch<shape<3, 8>, J>(c, x, bytes, what, st) :
-	       launch<shape<4, 8>, J>(c, x, bytes, what, st);
 }
 
 int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what, struct fh_status *st)
 {
 	const int eights = greedy ? eights_of(x->atoms) : 0, b = block_of(c, x, eights);
+	struct mlp_args group;
 
 	if (b < 0)
 		return fh_fail(st, FH_INTERNAL, "%s: no tile fits", what); /* mlp_takes() said otherwise */
-	const int rows = block[b].rows;
-	const size_t bytes = shared_bytes(x, b, eights);
-	x->first_tile = cuda_tiles(x->pass[0].rows, rows); /* of the second pass, where there is one */
-	x->tiles = (int)(tiles_of(x, rows) / x->trials);
-	return eights == 7 ? launch_rows<7>(c, rows, x, bytes, what, st) : eights == 4 ? launch_rows<4>(c, rows, x, bytes, what, st) :
-	       launch_rows<0>(c, rows, x, bytes, what, st);
+	if (b >= TILES && describe_for(c, greedy, 1, &group)) {
+		x->chunks = group.chunks;
+		memcpy(x->chunk, group.chunk, sizeof x->chunk);
+	}
+	x->first_tile = cuda_tiles(x->pass[0].rows, block[b].rows); /* of the second pass, where there is one */
+	x->tiles = (int)(tiles_of(x, block[b].rows) / x->trials);
+	/* For actions or with observations it is the first launch of a step: what was in front may have written the weights. */
+	return launch(c, eights == 7 ? kernel_of<7>(b) : eights == 4 ? kernel_of<4>(b) : kernel_of<0>(b), greedy || x->obs, x, shared_bytes(x, b, eights), what, st);
 }
 
 } // namespace

@@ -176,25 +176,25 @@ template <int J> __device__ __forceinline__ void feed_next(struct feed<J> &f, co
 	ptx_copy_commit();
 }
 
-/* States of a tile into its trunk columns, zeros to a multiple of BK and below the last row. */
-__device__ __forceinline__ void load_states(const struct mlp_args &x, bf16 *act, int rows, int z, int first, int valid)
+/* States of a tile, zeros from a state's end to `columns` and below the last row. at(row, column): where 8 of them go. */
+template <typename At> __device__ __forceinline__ void load_states(const struct mlp_args &x, int columns, int rows, int z, int first, int valid, At at)
 {
-	const int row = threadIdx.x / 4, col = threadIdx.x % 4 * 8;
+	const int row = threadIdx.x / 4;
 
 #pragma unroll 1
-	for (int at = col; at < x.sd + col; at += BK)
+	for (int col = threadIdx.x % 4 * 8; col < columns; col += 32)
 #pragma unroll 1
 		for (int r = row; r < rows; r += THREADS / 4) {
-			bf16 *to = act + (size_t)r * x.ld + x.trunk + at;
-			const int left = r < valid ? copy_left(x.sd, at) : 0;
+			bf16 *to = at(r, col);
+			const int left = r < valid ? copy_left(x.sd, col) : 0;
 
 			if (x.x) {
 				const bf16 *s = (const bf16 *)((const char *)x.x + z * x.x_trial);
 
-				ptx_copy16(ptx_shared_at(to), s + (size_t)(first + r) * x.ldx + at, 2 * left);
+				ptx_copy16(ptx_shared_at(to), s + (size_t)(first + r) * x.ldx + (left ? col : 0), 2 * left);
 				continue;
 			}
-			const float *s = (const float *)((const char *)x.obs + z * x.x_trial) + (size_t)(first + r) * x.sd + at;
+			const float *s = (const float *)((const char *)x.obs + z * x.x_trial) + (size_t)(first + r) * x.sd + col;
 			__align__(16) __nv_bfloat162 v[4];
 #pragma unroll
 			for (int e = 0; e < 4; e++) {
@@ -359,10 +359,10 @@ template <int J> __device__ __forceinline__ void add_bias(float (*acc)[4], const
 }
 
 /* Greedy action of a branch for the row whose numbers the four lanes of a quad hold in v and the first two of adv: of eight
- * atoms 8 j .. this lane has 2 t and 2 t + 1; v points at the first of them. The sums are added up as head_greedy() does, where lane l of a warp has
+ * atoms 8 j .. this lane has 2 t and 2 t + 1; v points at the first of them, APART floats on are those of the next eight. The sums are added up as head_greedy() does, where lane l of a warp has
  * atoms l and l + 32 and halves meet at distance 16, 8, 4, 2, 1: those are j + 4, then j + 2, j + 1, lane t + 2, t + 1,
  * the two atoms of a lane. */
-template <int J>
+template <int J, int APART>
 __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int actions, int atoms, struct head_support s)
 {
 	/* No number of atoms has that bit, which the compiler cannot know: else it works out what follows from t alone before the
@@ -381,7 +381,7 @@ __device__ __forceinline__ int pick(const float *v, const float (*adv)[4], int a
 			for (int a = 0; a < PICKS; a++)
 				if (a < actions)
 					sum += adv[a * J + j][c];
-			base[j][c] = j * 8 + t + c < atoms ? fmaf(-sum, share, v[j * 8 + c]) : -INFINITY;
+			base[j][c] = j * 8 + t + c < atoms ? fmaf(-sum, share, v[j * APART + c]) : -INFINITY;
 		}
 #pragma unroll
 	for (int a = 0; a < PICKS; a++) {
@@ -472,7 +472,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 		const struct reader layers = reader_of<J>(act + wm * x.ld, x.ld, ring + wn * BK);
 
 		__syncthreads(); /* the hidden columns are free */
-		load_states(x, act, ROWS, z, p.x_row + first, valid);
+		load_states(x, (x.sd + BK - 1) / BK * BK, ROWS, z, p.x_row + first, valid, [&](int r, int c) { return act + (size_t)r * x.ld + x.trunk + c; });
 		ptx_copy_commit();
 		ptx_copy_wait<0>();
 #pragma unroll 1
@@ -559,7 +559,7 @@ template <typename Shape, int J> __global__ void __launch_bounds__(THREADS, 1) k
 				}
 #pragma unroll 1
 				for (int half = 0; half < 2; half++) { /* not unrolled: code that runs once is slow, and two at a time run out of registers */
-					const int row = warp * 16 + half * 8 + lane / 4, best = pick<J>(v + half * 4 * x.ld, acc, q.actions, x.atoms, s);
+					const int row = warp * 16 + half * 8 + lane / 4, best = pick<J, 8>(v + half * 4 * x.ld, acc, q.actions, x.atoms, s);
 
 					if ((lane & 3) == 0 && row < valid)
 						((int32_t *)((char *)x.action + z * x.action_trial))[(size_t)(p.row + first + row) * x.branches + h - 1] = best;
