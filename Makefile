@@ -133,10 +133,10 @@ $(BUILD)/fhd-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(cuda_src)) $(BUILD)/proto/s
 # lies in a folder of its own, so only FHD_LIBDIR finds it. Contraction as on the device.
 emu_cxx := $(filter ccache,$(CC)) $(if $(findstring clang,$(CC)),clang++,$(CXX))
 # ThreadSanitizer knows nothing of fibers, and nothing that it watches is in there.
-emu_san := $(if $(findstring thread,$(SAN)),,$(san_flags) $(if $(findstring address,$(SAN)),-fsanitize-sections=fh_shared))
+emu_san := $(if $(findstring thread,$(SAN)),,$(san_flags) $(if $(findstring address,$(SAN)),$(if $(findstring clang,$(emu_cxx)),,-fsanitize-sections=fh_shared)))
 emu_cpu := $(if $(shell grep -lw avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
 EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed $(WERROR) -fno-omit-frame-pointer \
-  -fno-strict-aliasing -Wno-strict-aliasing -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(emu_san)
+  -fno-strict-aliasing -Wno-strict-aliasing -fdata-sections -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(emu_san)
 .PHONY: gpu-emu
 gpu-emu: $(BUILD)/emu/fhd-cuda.so $(BUILD)/emu/faults
 $(BUILD)/emu/%.cu.o: gpu/cuda/%.cu
@@ -146,10 +146,10 @@ $(BUILD)/emu/%.cc.o: tests/gpu/emu/%.cc
 	@mkdir -p $(@D)
 	$(emu_cxx) $(EMU_FLAGS) -ffp-contract=off -MMD -MP -c $< -o $@
 emu_obj := $(patsubst gpu/cuda/%.cu,$(BUILD)/emu/%.cu.o,$(cuda_src)) $(patsubst tests/gpu/emu/%.cc,$(BUILD)/emu/%.cc.o,$(wildcard tests/gpu/emu/*.cc))
-$(BUILD)/emu/fhd-cuda.so: $(emu_obj) $(BUILD)/proto/status.o
-	$(emu_cxx) -shared $(emu_san) -pthread -o $@ $^ -ldl
-$(BUILD)/emu/faults: tests/gpu/emu/faults.cpp $(filter %.cc.o,$(emu_obj))
-	$(emu_cxx) $(EMU_FLAGS) -o $@ $^ -ldl
+$(BUILD)/emu/fhd-cuda.so: $(emu_obj) $(BUILD)/proto/status.o tests/gpu/emu/shared.ld
+	$(emu_cxx) -shared $(emu_san) -pthread -o $@ $(filter %.o,$^) -Wl,-T,tests/gpu/emu/shared.ld -ldl
+$(BUILD)/emu/faults: tests/gpu/emu/faults.cpp $(filter %.cc.o,$(emu_obj)) tests/gpu/emu/shared.ld
+	$(emu_cxx) $(EMU_FLAGS) -o $@ $< $(filter %.o,$^) -Wl,-T,tests/gpu/emu/shared.ld -ldl
 
 # ---------------------------------------------------------------- C tests: one program a file
 # tests/unit/gpu_*.c and tests/train/*.c link the gpu library alone; proto_*.c the proto library too; daemon_*.c and

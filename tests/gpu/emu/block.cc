@@ -89,6 +89,7 @@ static void show_threads(const struct emu_block *b)
 {
 	char text[160], next[160];
 
+	emu_exchange_show(b);
 	for (unsigned from = 0, to; from < b->threads; from = to) {
 		state_of(&b->thread[from], text, sizeof text);
 		for (to = from + 1; to < b->threads && !strcmp(text, state_of(&b->thread[to], next, sizeof next)); to++)
@@ -348,9 +349,9 @@ static void thread_main(void)
 	if (emu_block_now->kernel->dependent && !t->waited)
 		emu_fail("the thread ends without having waited for the launch in front of it");
 	emu_copies_end();
-	emu_cluster_thread_ends();
 	t->ended = true;
 	emu_block_now->ended++;
+	emu_exchange_ends();
 	emu_block_now->warp[t->warp].ended |= 1u << t->lane;
 	emu_wait_here();
 	emu_fail("a thread that has ended runs");

@@ -1,4 +1,5 @@
-/* Between block.cc (threads, and what they wait for) and cluster.cc (blocks, clusters of them, launches).
+/* Between block.cc (threads, and what they wait for), cluster.cc (blocks, clusters of them, launches) and exchange.cc (what blocks
+ * of a cluster do with each other).
  *
  * Every block belongs to a cluster, most to one of their own. Blocks of a cluster take turns: one runs until nothing in it can
  * go on, or the seed wants another. Statics lie where the running block expects them and are put aside when another runs. */
@@ -17,7 +18,17 @@ struct emu_warp_state {
 };
 
 /* A store into another block that has not landed. */
-struct remote_store { uintptr_t to; unsigned bytes; unsigned char value[16]; };
+struct emu_store { uintptr_t to; unsigned bytes; unsigned char value[16]; uintptr_t bar; int line; }; /* bar: the mbarrier that it counts at */
+
+/* An mbarrier in shared memory, where only a mark lies that nobody may overwrite. */
+struct emu_mbarrier {
+	unsigned count, pending; /* arrivals of a phase; that are still to come */
+	long missing;            /* bytes that are expected and have not come; below 0: more have come than are expected yet */
+	unsigned phase;          /* how many have ended */
+	unsigned waited;         /* how many ends somebody has waited for */
+	unsigned with_bytes;     /* the last phase that bytes came in, counted from 1 */
+	std::vector<struct emu_store> sent; /* in this phase: they land at its end */
+};
 
 struct emu_block {
 	const struct emu_kernel *kernel;
@@ -33,7 +44,8 @@ struct emu_block {
 	char *shared;
 	std::vector<char> statics; /* its __shared__ variables, while another block runs */
 	struct emu_thread *thread; /* [threads] */
-	std::vector<struct remote_store> *store; /* [threads], NULL in a cluster of one: since the thread last arrived */
+	std::vector<struct emu_store> *store; /* [threads], NULL in a cluster of one: since the thread last arrived */
+	std::map<uintptr_t, struct emu_mbarrier> barrier; /* by address */
 	struct emu_warp_state warp[EMU_WARPS_MAX];
 };
 
@@ -42,7 +54,8 @@ struct emu_cluster {
 	unsigned size, arrived;  /* blocks; threads at its barrier */
 	unsigned rounds;         /* how often all have met there */
 	bool begin_only;         /* stop at the launch in front */
-	std::vector<struct remote_store> told; /* stores whose threads have arrived since */
+	std::vector<struct emu_store> told; /* stores whose threads have arrived since */
+	std::vector<struct emu_store> under_way; /* stores that have not counted at their mbarriers */
 	struct emu_block *block[EMU_CLUSTER_MAX];
 };
 
@@ -58,7 +71,15 @@ void emu_wait_here(void);                  /* the running thread, until it is ma
 void emu_ready(struct emu_block *b, unsigned warp, unsigned lanes);
 void emu_yield(void);                      /* to the other blocks of the cluster; the thread stays ready */
 
-/* cluster.cc: the running thread ends. */
-void emu_cluster_thread_ends(void);
+/* cluster.cc: shared memory. */
+void emu_move(char *to, const char *from, size_t bytes); /* AddressSanitizer does not look; from NULL: poison */
+uintptr_t emu_statics(void);               /* where __shared__ variables lie for who runs, and how many bytes they are */
+size_t emu_statics_size(void);
+char *emu_statics_of(struct emu_block *b); /* where that block's lie now */
+
+/* exchange.cc */
+void emu_exchange_ends(void);              /* the running thread ends, of its block t->ended says so already */
+bool emu_exchange_deliver(struct emu_cluster *c, bool some); /* of the stores under way, or one of them; false: there was none */
+void emu_exchange_show(const struct emu_block *b);
 
 #endif

@@ -1,10 +1,8 @@
-/* Blocks and the clusters that they run in, from a launch to its end: shared memory, the order of blocks, what blocks of a cluster
- * store into each other, their barrier, and the launch in front, which a cluster that has begun early waits for.
+/* Blocks and the clusters that they run in, from a launch to its end: shared memory, the order of blocks, and the launch in front,
+ * which a cluster that has begun early waits for.
  *
- * A store into another block lands when all have met that its thread has told of it. Whoever reads it without having waited,
- * overwrites what the other still reads, or ends too early, is found in every order or in some. */
+ * A launch's clusters run one after another; of those that have begun early each has blocks, stacks and memory of its own. */
 #include "block.h"
-#include <emu_ptx.h>
 
 #include <algorithm>
 #include <map>
@@ -22,13 +20,13 @@ static struct emu_block *loaded; /* whose lie there */
 
 #ifdef __SANITIZE_ADDRESS__
 /* The room between variables is AddressSanitizer's, which watches every access but this one. */
-__attribute__((no_sanitize("address"), optimize("no-tree-loop-distribute-patterns"))) static void move(char *to, const char *from, size_t bytes)
+__attribute__((no_sanitize("address"), optimize("no-tree-loop-distribute-patterns"))) void emu_move(char *to, const char *from, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i++)
 		to[i] = from ? from[i] : (char)0xff;
 }
 #else
-static void move(char *to, const char *from, size_t bytes) /* from NULL: poison */
+void emu_move(char *to, const char *from, size_t bytes)
 {
 	if (from)
 		memcpy(to, from, bytes);
@@ -42,7 +40,7 @@ static void put_aside(void)
 	if (!loaded)
 		return;
 	loaded->statics.resize(statics_size());
-	move(loaded->statics.data(), __start_fh_shared, statics_size());
+	emu_move(loaded->statics.data(), __start_fh_shared, statics_size());
 	loaded = nullptr;
 }
 static void load(struct emu_block *b)
@@ -50,9 +48,13 @@ static void load(struct emu_block *b)
 	if (loaded == b)
 		return;
 	put_aside();
-	move(__start_fh_shared, b->statics.empty() ? nullptr : b->statics.data(), statics_size());
+	emu_move(__start_fh_shared, b->statics.empty() ? nullptr : b->statics.data(), statics_size());
 	loaded = b;
 }
+
+uintptr_t emu_statics(void) { return (uintptr_t)__start_fh_shared; }
+size_t emu_statics_size(void) { return statics_size(); }
+char *emu_statics_of(struct emu_block *b) { return b == loaded ? __start_fh_shared : b->statics.data(); }
 
 /* ---------------------------------------------------------------- blocks */
 
@@ -68,7 +70,7 @@ static struct emu_block *block_new(const struct emu_kernel *k)
 	b->pool = emu_pool_take();
 	b->thread = emu_pool_threads(b->pool);
 	if (k->cluster > 1)
-		b->store = new std::vector<struct remote_store>[b->threads];
+		b->store = new std::vector<struct emu_store>[b->threads];
 	if (posix_memalign((void **)&b->shared, 128, k->shared ? k->shared : 1))
 		emu_fail("no memory for %zu bytes of shared memory", k->shared);
 	return b;
@@ -90,6 +92,7 @@ static void block_start(struct emu_block *b)
 
 	memset(b->shared, 0xff, b->kernel->shared);
 	b->statics.clear();
+	b->barrier.clear();
 	if (loaded == b)
 		loaded = nullptr;
 	b->ended = b->held = b->let = b->arrived = b->warps_ready = 0;
@@ -144,6 +147,7 @@ static void cluster_start(struct emu_cluster *c, uint64_t i)
 	c->arrived = c->rounds = 0;
 	c->begin_only = false;
 	c->told.clear();
+	c->under_way.clear();
 	for (unsigned r = 0; r < c->size; r++) {
 		c->block[r]->index = {(unsigned)(i % in_x) * c->size + r, (unsigned)(i / in_x % g.y), (unsigned)(i / in_x / g.y)};
 		block_start(c->block[r]);
@@ -162,133 +166,20 @@ static void cluster_run(struct emu_cluster *c)
 		for (unsigned r = 0; r < c->size; r++)
 			if (c->block[r]->warps_ready)
 				ready[n++] = c->block[r];
-		if (!n)
+		if (!n && !emu_exchange_deliver(c, false))
 			break;
+		if (!n)
+			continue;
 		struct emu_block *b = ready[emu_choice(n)];
 		load(b);
 		emu_block_go(b);
+		emu_exchange_deliver(c, true);
 	}
 	for (unsigned r = 0; r < c->size; r++)
 		ended += c->block[r]->ended, held += c->block[r]->held, threads += c->block[r]->threads;
 	if (ended < threads && !(c->begin_only && held))
 		emu_fail("the %s cannot go on: %u of %u threads have ended, the others wait for ever", c->size > 1 ? "cluster" : "block", ended, threads);
 	emu_block_now = nullptr;
-}
-
-unsigned emu_cluster_rank(void) { return emu_block_now->rank; }
-
-void emu_cluster_thread_ends(void)
-{
-	const struct emu_block *b = emu_block_now;
-
-	if (emu_now->told)
-		emu_fail("the thread ends between arriving at the barrier of its cluster and waiting there: others may still store into its block");
-	if (b->store && !b->store[emu_now->flat].empty())
-		emu_fail("the thread ends with stores into other blocks of the cluster that nobody can wait for");
-}
-
-/* ---------------------------------------------------------------- stores into other blocks */
-
-/* An address: that it is one, statics or dynamic shared memory, which block, the byte. */
-static const uintptr_t REMOTE = (uintptr_t)1 << 63, STATIC = (uintptr_t)1 << 62;
-enum { RANK_BIT = 48 };
-
-uintptr_t emu_remote_at(uintptr_t a, unsigned rank)
-{
-	const struct emu_block *b = emu_block_now;
-	const uintptr_t statics = a - (uintptr_t)__start_fh_shared, dynamic = a - (uintptr_t)b->shared;
-
-	if (rank >= b->cluster->size)
-		emu_fail("an address in block %u of a cluster of %u", rank, b->cluster->size);
-	if (dynamic > b->kernel->shared && statics >= statics_size())
-		emu_fail("an address in another block of what is not in shared memory: %#lx", (unsigned long)a);
-	return REMOTE | (uintptr_t)rank << RANK_BIT | (dynamic <= b->kernel->shared ? dynamic : STATIC | statics);
-}
-
-/* Where it is at the moment. */
-static char *place(const struct emu_cluster *c, uintptr_t a, unsigned bytes)
-{
-	const uintptr_t rank = a >> RANK_BIT & 255, at = a & (((uintptr_t)1 << RANK_BIT) - 1);
-
-	if (!(a & REMOTE) || rank >= c->size)
-		emu_fail("a store of %u bytes into another block at %#lx, which ptx_remote_at() has not made", bytes, (unsigned long)a);
-	struct emu_block *b = c->block[rank];
-	const size_t size = a & STATIC ? statics_size() : b->kernel->shared;
-	if (at + bytes > size)
-		emu_fail("a store of %u bytes at byte %lu of the %zu that block %u has", bytes, (unsigned long)at, size, b->rank);
-	if (at % bytes)
-		emu_fail("a store of %u bytes at byte %lu, which is not a multiple", bytes, (unsigned long)at);
-	if (b->ended == b->threads)
-		emu_fail("a store into block %u of the cluster, which has ended", b->rank);
-	return a & STATIC ? (b == loaded ? __start_fh_shared : b->statics.data()) + at : b->shared + at;
-}
-
-void emu_remote_store(uintptr_t a, const void *v, unsigned bytes)
-{
-	struct emu_block *b = emu_block_now;
-	struct remote_store s = {a, bytes, {}};
-
-	if ((a & REMOTE) && (a >> RANK_BIT & 255) == b->rank) {
-		move(place(b->cluster, a, bytes), (const char *)v, bytes);
-		return;
-	}
-	if (!emu_now->met)
-		emu_fail("a store into another block of the cluster before all have met: it may not have begun");
-	memcpy(s.value, v, bytes);
-	move(place(b->cluster, a, bytes), nullptr, bytes);
-	b->store[emu_now->flat].push_back(s);
-}
-
-static void meet(struct emu_cluster *c)
-{
-	for (const struct remote_store &s : c->told)
-		move(place(c, s.to, s.bytes), (const char *)s.value, s.bytes);
-	c->told.clear();
-	c->arrived = 0;
-	c->rounds++;
-	for (unsigned r = 0; r < c->size; r++)
-		for (unsigned w = 0; w < c->block[r]->warps; w++) {
-			emu_ready(c->block[r], w, c->block[r]->warp[w].apart);
-			c->block[r]->warp[w].apart = 0;
-		}
-}
-
-void emu_cluster_arrive(int line, bool release)
-{
-	struct emu_block *b = emu_block_now;
-	struct emu_cluster *c = b->cluster;
-	struct emu_thread *t = emu_now;
-
-	emu_warp(release ? "ptx_cluster_arrive()" : "ptx_cluster_arrive_relaxed()", line, 0xffffffffu, nullptr, nullptr);
-	if (t->told)
-		emu_fail("line %d: arrives at the barrier of its cluster again without having waited", line);
-	t->told = true;
-	t->round = c->rounds;
-	if (release && b->store) {
-		std::vector<struct remote_store> &own = b->store[t->flat];
-
-		c->told.insert(c->told.end(), own.begin(), own.end());
-		own.clear();
-	}
-	if (++c->arrived == c->size * b->threads)
-		meet(c);
-}
-
-void emu_cluster_wait(int line)
-{
-	struct emu_thread *t = emu_now;
-
-	emu_warp("ptx_cluster_wait()", line, 0xffffffffu, nullptr, nullptr);
-	if (!t->told)
-		emu_fail("line %d: waits at the barrier of its cluster without having arrived", line);
-	if (t->round == emu_block_now->cluster->rounds) {
-		t->what = "ptx_cluster_wait()", t->line = line;
-		t->home->apart |= 1u << t->lane;
-		emu_wait_here();
-		t->what = nullptr;
-	}
-	t->told = false;
-	t->met = true;
 }
 
 /* ---------------------------------------------------------------- overlap */

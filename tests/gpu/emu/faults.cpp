@@ -214,6 +214,74 @@ static void ring(void)
 	MUST(launch_cluster(k_ring, 16, 16, false, nullptr, d) == cudaErrorInvalidClusterSize);
 }
 
+/* The same with stores that count at mbarriers: two of them, as a block that is a round ahead sends while others still wait for this one. */
+enum { POST_ROUNDS = 12 };
+template <int BARRIERS> static __global__ void k_post(float *out)
+{
+	PTX_SHARED(float, shared); /* [2][RING][4] */
+	__shared__ uint64_t bar[2];
+	const unsigned rank = ptx_cluster_rank(), size = RING;
+	const unsigned me = threadIdx.x;
+	float x = (float)blockIdx.x;
+
+	if (me == 0) {
+		for (uint64_t &b : bar)
+			ptx_barrier_init(ptx_shared_at(&b), 2);
+		ptx_barrier_init_fence();
+	}
+	ptx_cluster_arrive_relaxed();
+	cudaGridDependencySynchronize();
+	ptx_cluster_wait();
+	for (unsigned round = 0; round < POST_ROUNDS; round++) {
+		float *to = shared + round % 2 * 4 * size;
+		const ptx_shared b = ptx_shared_at(bar + round % BARRIERS);
+
+		if (me < size) {
+			const ptx_remote there = ptx_remote_at(ptx_shared_at(to), me) + 16 * rank, its = ptx_remote_at(b, me);
+			const unsigned bits = __float_as_uint(x);
+
+			if (rank % 2) {
+				ptx_remote_async16(there, make_uint4(bits, bits, bits, bits), its);
+			} else {
+				for (int e = 0; e < 4; e++)
+					ptx_remote_async4(there + 4 * e, bits, its);
+			}
+		}
+		if (me == 40)
+			ptx_barrier_expect(b, 16 * size);
+		if (me == 50)
+			ptx_barrier_arrive(b);
+		ptx_barrier_wait(b, round / BARRIERS & 1);
+		x = fmodf(to[0] + 2 * to[5] + 3 * to[10] + 4 * to[15] + (float)rank, 1021.f);
+	}
+	if (me == 0)
+		out[blockIdx.x] = x;
+}
+template <int BARRIERS> static void post(void)
+{
+	float *d = device_floats(12), h[12], want[12], next[12];
+
+	for (int i = 0; i < 12; i++)
+		want[i] = (float)i;
+	for (int round = 0; round < POST_ROUNDS; round++) {
+		for (int i = 0; i < 12; i++) {
+			const float *of = want + i / RING * RING;
+
+			next[i] = fmodf(of[0] + 2 * of[1] + 3 * of[2] + 4 * of[3] + (float)(i % RING), 1021.f);
+		}
+		memcpy(want, next, sizeof want);
+	}
+	for (int launches = 0; launches < 3; launches++) {
+		MUST(launch_cluster(k_post<BARRIERS>, 12, RING, true, nullptr, d) == cudaSuccess);
+		MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+		for (int i = 0; i < 12; i++)
+			if (h[i] != want[i]) {
+				fprintf(stderr, "not what was sent: %g\n", h[i]);
+				abort();
+			}
+	}
+}
+
 /* A store is not there before the wait, and then it is; vectors of all sizes; into statics too. */
 static __global__ void k_lands(float *out)
 {
@@ -317,6 +385,36 @@ static __global__ void k_some(float *)
 	if (threadIdx.x != 3)
 		ptx_cluster_arrive();
 	__syncthreads();
+}
+template <int FAULT> static __global__ void k_mbarrier(float *)
+{
+	PTX_SHARED(float, shared);
+	__shared__ uint64_t bar;
+	const ptx_shared b = ptx_shared_at(&bar);
+	const ptx_remote its = ptx_remote_at(b, ptx_cluster_rank() ^ 1);
+
+	if (threadIdx.x == 0) {
+		ptx_barrier_init(b, 1);
+		if (FAULT != 0)
+			ptx_barrier_init_fence();
+	}
+	cluster_meets();
+	if (FAULT == 1 && threadIdx.x == 0)
+		bar = 0;
+	if (threadIdx.x == 0 && FAULT != 2)
+		ptx_barrier_expect(b, FAULT == 3 ? 8 : 4);
+	if (threadIdx.x == 0)
+		ptx_remote_async4(other_block(shared) + (FAULT == 4 ? 2 : 0), 1, FAULT == 5 ? ptx_remote_at(b, ptx_cluster_rank()) : its);
+	if (FAULT == 6)
+		cluster_meets();
+	else
+		ptx_barrier_wait(b, 0);
+	if (threadIdx.x == 0 && FAULT == 7)
+		ptx_remote_async4(other_block(shared), 1, its);
+	if (threadIdx.x == 0 && FAULT == 8)
+		ptx_barrier_expect(b, 4), ptx_remote_async16(other_block(shared), make_uint4(1, 1, 1, 1), its);
+	if (FAULT == 8)
+		ptx_barrier_wait(b, 1);
 }
 /* One block overwrites what the other still reads, or reads what it has not waited for: NaN in place of a sum. */
 static __global__ void k_overwrites(float *out)
@@ -479,6 +577,7 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"memory of the driver", nullptr, kept, 1},
 	{"clusters", nullptr, ring, 1},
 	{"stores into other blocks", nullptr, lands, 1},
+	{"stores that count at mbarriers", nullptr, post<2>, 1},
 	{"missed barrier", "cannot go on", [] { wrong(k_missed, false); }, 1},
 	{"lanes apart", "other lanes of the warp", [] { wrong(k_apart, false); }, 1},
 	{"lane outside of its mask", "not in its own mask", [] { wrong(k_outside, false); }, 1},
@@ -496,6 +595,16 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"a block that is not of the cluster", "block 2 of a cluster of 2", [] { wrong_cluster(k_stranger); }, 1},
 	{"an address that is not in shared memory", "not in shared memory", [] { wrong_cluster(k_global); }, 1},
 	{"a lane that does not come to the cluster's barrier", "the cluster cannot go on", [] { wrong_cluster(k_some); }, 1},
+	{"an mbarrier that the cluster cannot see", "without ptx_barrier_init_fence", [] { wrong_cluster(k_mbarrier<0>); }, 1},
+	{"an mbarrier that is overwritten", "has overwritten the mbarrier", [] { wrong_cluster(k_mbarrier<1>); }, 1},
+	{"bytes that nobody expects", "the cluster cannot go on", [] { wrong_cluster(k_mbarrier<2>); }, 1},
+	{"bytes that do not come", "the cluster cannot go on", [] { wrong_cluster(k_mbarrier<3>); }, 1},
+	{"a store between two words", "not a multiple", [] { wrong_cluster(k_mbarrier<4>); }, 1},
+	{"a store that counts in the wrong block", "that counts at an mbarrier of block", [] { wrong_cluster(k_mbarrier<5>); }, 1},
+	{"bytes that nobody waits for", "nobody in it has waited", [] { wrong_cluster(k_mbarrier<6>); }, 1},
+	{"bytes on their way to a block that ends", "ended", [] { wrong_cluster(k_mbarrier<7>); }, 1},
+	{"more bytes than expected", "than it expects", [] { wrong_cluster(k_mbarrier<8>); }, 1},
+	{"a round ahead at one mbarrier", "than it expects", post<1>, 0},
 	{"overwriting what another block reads", "not what was stored", [] { wrong_cluster(k_overwrites); }, 0},
 	{"reading before the wait", "not what was stored", [] { wrong_cluster(k_impatient); }, 1},
 	{"shared memory by launch", "other threads rely on it", two_sizes, 1},

@@ -17,6 +17,8 @@ struct emu_thread {
 	bool held, ended, waited; /* held: at the launch before; waited: has come past it */
 	bool told, met;      /* has arrived at the cluster's barrier and not waited; has come past it before */
 	unsigned round;      /* of the cluster, when it arrived */
+	bool unfenced;       /* has made an mbarrier that other blocks cannot see yet */
+	const void *at;      /* the mbarrier that it waits at */
 	void *fake;          /* AddressSanitizer's */
 	struct emu_copies *copies;
 };
