@@ -1,7 +1,8 @@
 /* Gradient norm and guard, then the optimizer (section 6): Adam on F32 masters, target network and the BF16 copies that
- * the products read, all in one pass over the parameters. */
+ * the products read, all in one pass over the parameters. In the fused step of a small batch one block a trial ends the step beside it. */
 #include <cuda_bf16.h>
-#include "gpu/cuda/norm.cuh"
+#include "gpu/cuda/count.cuh"
+#include "gpu/sumtree.h"
 
 namespace {
 
@@ -31,6 +32,8 @@ struct adam_args {
 	size_t step_trial, part_trial;
 	int parts;
 	int64_t params;
+	int ends;                /* the first block of a trial ends the step, the others are Adam's */
+	struct cuda_end_args end;
 };
 
 /* Four parameters of each buffer. STREAM: they will not be there any more when the next step wants them, so they go first when L2 needs room,
@@ -82,14 +85,30 @@ __device__ __forceinline__ void update(struct four &x, const struct cuda_step &s
 	}
 }
 
-/* Each block goes through every gridDim.x-th thousand of a trial's parameters, four a thread, and finds the norm by itself before: it
+/* The end of the step beside the optimizer: means and new priorities while the gradients are still being summed (LOSS was complete before the
+ * launch in front of this one began), the guard and the counters behind them. */
+struct end_room { struct few_room few; double means[CUDA_MEANS][CUDA_SUM_THREADS / 32], sum[CUDA_SUM_THREADS / 32]; };
+__device__ __forceinline__ void end_step(const struct cuda_end_args &x, struct end_room &room)
+{
+	cuda_means(x, room.means);
+	cuda_priority_few(x.update, room.few);
+	__syncthreads();
+	cuda_end_step(x, room.sum, true);
+}
+
+/* Each block goes through every so manieth thousand of a trial's parameters, four a thread, and finds the norm by itself before: it
  * needs no launch of its own, and nobody waits for another block. */
 template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __grid_constant__ struct adam_args x)
 {
-	__shared__ double shared[CUDA_SUM_THREADS / 32];
-	const int z = blockIdx.z;
+	__shared__ union { double sum[CUDA_SUM_THREADS / 32]; struct end_room end; } shared;
+
+	if (x.ends && blockIdx.x == 0) {
+		end_step(x.end, shared.end);
+		return;
+	}
+	const int z = blockIdx.z, block = blockIdx.x - x.ends, blocks = gridDim.x - x.ends;
 	const int64_t end = (z + 1) * x.params;
-	int64_t at = z * x.params + ((int64_t)blockIdx.x * CUDA_SUM_THREADS + threadIdx.x) * 4;
+	int64_t at = z * x.params + ((int64_t)block * CUDA_SUM_THREADS + threadIdx.x) * 4;
 	const struct cuda_step s = *(const struct cuda_step *)((const char *)x.step + z * x.step_trial);
 	struct four now = {};
 
@@ -98,7 +117,7 @@ template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_
 	cuda_wait_before();
 	if (at < end)
 		load4<false>(now.g, x.grad + at);
-	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
+	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared.sum));
 	if (s.stuck || !isfinite(norm))
 		return;
 	const float scale = cuda_grad_scale(norm, s.max_grad_norm);
@@ -113,7 +132,7 @@ template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_
 			narrow4(x.param_lp + at, now.p);
 			narrow4(x.target_lp + at, now.t);
 		}
-		at += (int64_t)gridDim.x * ADAM_CHUNK;
+		at += (int64_t)blocks * ADAM_CHUNK;
 		if (at < end) {
 			load_own<STREAM>(now, x, at);
 			load4<false>(now.g, x.grad + at);
@@ -143,12 +162,11 @@ static unsigned adam_blocks(const struct cuda_exec *c)
 	return (unsigned)((chunks + rounds - 1) / rounds);
 }
 
-int cuda_dqn_adam(struct exec *x, struct fh_status *st)
+int cuda_adam(struct cuda_exec *c, int ends, struct fh_status *st)
 {
-	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 	const bool low = d->precision == FH_PRECISION_BF16;
-	const dim3 grid(adam_blocks(c), 1, d->P);
+	const dim3 grid(adam_blocks(c) + ends, 1, d->P);
 	struct adam_args a = {};
 	int cache = 0;
 
@@ -159,9 +177,15 @@ int cuda_dqn_adam(struct exec *x, struct fh_status *st)
 	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
 	a.part = cuda_at<double>(c, &c->s.part), a.part_trial = c->s.part.stride, a.parts = c->s.parts;
 	a.params = d->params;
-	CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, x->backend->device));
+	a.ends = ends, a.end = cuda_end_args_of(c);
+	CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, c->x.backend->device));
 	/* parameters, target, moments, gradient and two copies of half the size */
 	CUDA_TRY(d->P * d->params * 24 > cache ? cuda_launch(c, k_adam<true>, grid, CUDA_SUM_THREADS, 0, a) :
 	                                         cuda_launch(c, k_adam<false>, grid, CUDA_SUM_THREADS, 0, a));
 	return 0;
+}
+
+int cuda_dqn_adam(struct exec *x, struct fh_status *st)
+{
+	return cuda_adam(cuda_of(x), 0, st);
 }

@@ -8,21 +8,8 @@
 
 namespace {
 
-enum { BLOCK = 1024 };
-
-struct update_args {
-	float *tree, *old;
-	struct dqn_clock *clock;
-	const int32_t *index;
-	const float *error;
-	int32_t *winner;
-	size_t winner_trial, old_trial;
-	int B;
-	int64_t C;
-};
-
 /* Row j claims its leaf; of equal leaves the highest j keeps it: an integer maximum, which needs no order. */
-__device__ __forceinline__ void claim(const struct update_args &x, int j)
+__device__ __forceinline__ void claim(const struct cuda_update_args &x, int j)
 {
 	const int z = blockIdx.z;
 
@@ -34,7 +21,7 @@ __device__ __forceinline__ void claim(const struct update_args &x, int j)
 
 /* The winner writes its leaf and keeps what was there; other rows keep CUDA_NOT_MINE. The largest priority as an integer
  * maximum too: positive floats are ordered as their bits. */
-__device__ __forceinline__ void write_leaf(const struct update_args &x, int j)
+__device__ __forceinline__ void write_leaf(const struct cuda_update_args &x, int j)
 {
 	const int z = blockIdx.z;
 	const int32_t leaf = x.index[(size_t)z * x.B + j];
@@ -51,28 +38,20 @@ __device__ __forceinline__ void write_leaf(const struct update_args &x, int j)
 		atomicMax((int *)&x.clock[z].largest, __float_as_int(p));
 }
 
-/* A small batch: everything by one block a trial. Whether the step is skipped is not known yet when this runs beside the
- * backward pass: k_count then puts the old leaves back. */
-__global__ void __launch_bounds__(BLOCK) k_priority(const __grid_constant__ struct update_args x)
+/* A small batch: everything by one block a trial. */
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_priority(const __grid_constant__ struct cuda_update_args x)
 {
-	const int z = blockIdx.z;
+	__shared__ struct few_room room;
 
-	for (int j = threadIdx.x; j < x.B; j += BLOCK)
-		claim(x, j);
-	__syncthreads();
-	for (int j = threadIdx.x; j < x.B; j += BLOCK)
-		write_leaf(x, j);
-	cuda_join_levels(x.tree + (size_t)z * 2 * x.C, x.C, x.index + (size_t)z * x.B, x.B);
-	for (int j = threadIdx.x; j < x.B; j += BLOCK) /* everybody has looked: there are barriers between */
-		((int32_t *)((char *)x.winner + z * x.winner_trial))[x.index[(size_t)z * x.B + j]] = -1;
+	cuda_priority_few(x, room);
 }
 
 /* A large batch: claims, leaves, then the whole tree (cuda_rebuild). */
-__global__ void k_claim(const __grid_constant__ struct update_args x)
+__global__ void k_claim(const __grid_constant__ struct cuda_update_args x)
 {
 	claim(x, blockIdx.x * blockDim.x + threadIdx.x);
 }
-__global__ void k_leaves(const __grid_constant__ struct update_args x)
+__global__ void k_leaves(const __grid_constant__ struct cuda_update_args x)
 {
 	const int j = blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -99,43 +78,7 @@ struct rebuild_args {
 };
 static_assert(ACC_EXITS - ACC_REWARD + 1 == CUDA_ENV_STATS, "the accumulators of a vector step are neighbours");
 
-enum { JOIN_THREADS = CUDA_CHUNK / 4, JOIN_WARPS = JOIN_THREADS / 32 };
-static_assert(JOIN_WARPS == 8 && (int)JOIN_WARPS == CUDA_ENV_STATS, "three levels above the warps', a warp a sum over environments");
-
-/* The nodes above `size` neighbours, a power of two of at most CUDA_CHUNK that begins at node `first`, by one block: every level goes into
- * the tree. v: this thread's four of them. Two levels by the thread, five by its warp, three by the first warp: one barrier. A sum of two is
- * the same from either side. */
-__device__ __forceinline__ void join_up(float *node, int first, int size, float4 v, float *warps)
-{
-	const int i = threadIdx.x, lane = i & 31;
-	const float left = v.x + v.y, right = v.z + v.w;
-	float up = left + right;
-
-	if (4 * i + 2 < size)
-		__stwb((float2 *)(node + first / 2 + 2 * i), make_float2(left, right));
-	else if (4 * i < size && size > 1)
-		node[first / 2 + 2 * i] = left;
-	if (4 * i + 2 < size)
-		node[first / 4 + i] = up;
-#pragma unroll
-	for (int k = 0; k < 5; k++) {
-		up += __shfl_xor_sync(0xffffffffu, up, 1 << k);
-		if (lane % (2 << k) == 0 && i >> (k + 1) < size >> (k + 3))
-			node[(first >> (k + 3)) + (i >> (k + 1))] = up;
-	}
-	if (lane == 0)
-		warps[i / 32] = up;
-	__syncthreads();
-	if (i >= 32)
-		return;
-	up = warps[lane % JOIN_WARPS];
-#pragma unroll
-	for (int k = 0; k < 3; k++) {
-		up += __shfl_xor_sync(0xffffffffu, up, 1 << k);
-		if (lane < JOIN_WARPS && lane % (2 << k) == 0 && lane >> (k + 1) < size >> (k + 8))
-			node[(first >> (k + 8)) + (lane >> (k + 1))] = up;
-	}
-}
+static_assert((int)JOIN_WARPS == CUDA_ENV_STATS, "a warp a sum over environments");
 
 /* What the environments of a vector step add to the accumulators, a warp each: always a binary tree over CUDA_ENV_BLOCK of them, whoever
  * began it, so a trial's sums are the same alone and among many. */
@@ -214,16 +157,10 @@ __global__ void __launch_bounds__(JOIN_THREADS) k_rebuild(const __grid_constant_
 	__threadfence();
 	for (int width = chunks; width > 1; width /= CUDA_CHUNK) /* above a very large tree's chunks are chunks */
 		for (int first = width; first < 2 * width; first += CUDA_CHUNK) {
-			const float *from = node + first + own;
 			const int most = min(width, (int)CUDA_CHUNK);
-			float4 v = {};
 
 			__syncthreads(); /* what other threads left, in memory and in warps[] */
-			if (own + 2 < most)
-				v = __ldcg((const float4 *)from);
-			else if (own < most)
-				v.x = __ldcg(from), v.y = __ldcg(from + 1);
-			join_up(node, first, most, v, warps);
+			join_up(node, first, most, join_four(node + first, most), warps);
 		}
 	if (threadIdx.x)
 		return;
@@ -275,19 +212,13 @@ int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st
 {
 	const struct dqn_dims *d = &c->dims;
 	const unsigned blocks = (unsigned)cuda_tiles(d->B, 256);
-	struct update_args a = {};
-
-	a.tree = cuda_tensor<float>(c, T_TREE);
-	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
-	a.index = cuda_tensor<int32_t>(c, T_INDEX), a.error = cuda_tensor<float>(c, T_ERROR);
-	a.winner = cuda_at<int32_t>(c, &c->s.winner), a.winner_trial = c->s.winner.stride;
-	a.old = cuda_at<float>(c, &c->s.old), a.old_trial = c->s.old.stride;
-	a.B = d->B, a.C = d->C;
+	const struct cuda_update_args a = cuda_update_args_of(c);
 	const int rc = cuda_sums(c, stream, st);
+
 	if (rc)
 		return rc;
-	if (d->B <= BLOCK) {
-		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), BLOCK, 0, a));
+	if (d->B <= CUDA_FEW_ROWS) {
+		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, a));
 		return 0;
 	}
 	CUDA_TRY(cuda_launch_plain(stream, k_claim, dim3(blocks, 1, d->P), 256, 0, a));

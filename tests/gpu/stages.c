@@ -85,6 +85,7 @@ static void sweep(int precision)
 		{.B = 1000, .SD = 48, .H1 = 100, .H2 = 60, .VH = 40, .AH = 24, .NA = 51, .D = 4, .A = {5, 3, 3, 2}, .C = 2048},
 		{.B = 64, .SD = 7, .H1 = 31, .H2 = 29, .VH = 8, .AH = 16, .NA = 21, .D = 3, .A = {5, 1, 3}, .C = 128, .P = 3},
 		{.B = 700, .SD = 9, .H1 = 16, .H2 = 16, .VH = 8, .AH = 8, .NA = 11, .D = 2, .A = {3, 2}, .C = 2048, .P = 3},
+		{.B = 90, .SD = 5, .H1 = 16, .H2 = 16, .VH = 8, .AH = 8, .NA = 11, .D = 1, .A = {3}, .C = 65536},
 	};
 
 	if (!rig_cuda)
@@ -101,6 +102,49 @@ static void sweep(int precision)
 static void learn_f32(void **state) { (void)state; sweep(FH_PRECISION_F32); }
 static void learn_tf32(void **state) { (void)state; sweep(FH_PRECISION_TF32); }
 static void learn_bf16(void **state) { (void)state; sweep(FH_PRECISION_BF16); }
+
+/* New priorities of leaves in any order, many of them named several times: of equal leaves the last row counts. */
+static void priorities_at(int B, int64_t C, int ascending)
+{
+	const struct rig_shape s = {.B = B, .SD = 6, .H1 = 16, .H2 = 16, .VH = 8, .AH = 8, .NA = 11, .D = 1, .A = {3}, .C = C, .N = 4, .n = 1, .P = 2,
+		.precision = FH_PRECISION_F32, .loss = FH_LOSS_C51};
+	struct rig rig, *r = &rig;
+	struct dqn_clock clock[2];
+	uint64_t draw = 31;
+
+	rig_make(r, &s);
+	rig_fill(r, 12);
+	for (int p = 0; p < s.P; p++)
+		for (int j = 0; j < B; j++) {
+			int32_t *index = rig_host(r, T_INDEX, p);
+
+			index[j] = ascending ? (int32_t)(j * C / (3 * B)) : (int32_t)(rig_uniform(&draw) * (float)C);
+			((float *)rig_host(r, T_ERROR, p))[j] = rig_uniform(&draw) * 40;
+		}
+	rig_send(r);
+	rig_stage(r, STAGE_PRIORITY);
+	rig_equal(r, T_TREE);
+	for (int p = 0; p < s.P; p++) {
+		struct dqn_clock *host = rig_host(r, T_CLOCK, p);
+
+		RIG_OK(r->x[1]->backend->read(r->x[1], T_CLOCK, (size_t)p * r->plan[1].tensor[T_CLOCK].stride, &clock[p], sizeof *clock, &r->st));
+		assert_true(clock[p].largest == host->largest && host->largest > 2.f);
+	}
+	rig_free(r);
+}
+
+static void priorities_in_any_order(void **state)
+{
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	priorities_at(1, 64, 1);
+	priorities_at(300, 128, 0);
+	priorities_at(300, 128, 1);
+	priorities_at(1024, 1 << 17, 0);
+	priorities_at(257, 1 << 17, 1);
+	priorities_at(1100, 4096, 0);
+}
 
 /* A gradient that is not finite leaves parameters, moments, target, tree and t as they were. */
 static void skips_on_nan(void **state)
@@ -210,6 +254,7 @@ int main(void)
 		cmocka_unit_test(learn_f32),
 		cmocka_unit_test(learn_tf32),
 		cmocka_unit_test(learn_bf16),
+		cmocka_unit_test(priorities_in_any_order),
 		cmocka_unit_test(skips_on_nan),
 		cmocka_unit_test(policy_equals_host),
 		cmocka_unit_test(collect_equals_host),
