@@ -84,8 +84,8 @@ int describe(struct cuda_exec *c, int greedy, struct mlp_args *x) { return descr
 int eights_of(int atoms) { return atoms <= 32 ? 4 : atoms <= 56 ? 7 : 0; }
 
 /* Blocks, and what one takes, in 1000 clocks of an H200: measured; those by warpgroups reckoned. */
-typedef team<2, 1, 3> tall;
-typedef team<1, 2, 5> flat;
+typedef crew<2, 1, 3> tall;
+typedef crew<1, 2, 5> flat;
 enum { BLOCKS = 7, TILES = 5 };
 const struct { int rows, stages, cost; } block[BLOCKS] = {
 	{shape<1, 4>::ROWS, shape<1, 4>::STAGES, 38}, {shape<2, 4>::ROWS, shape<2, 4>::STAGES, 47}, {shape<2, 8>::ROWS, shape<2, 8>::STAGES, 64},
@@ -94,8 +94,6 @@ const struct { int rows, stages, cost; } block[BLOCKS] = {
 };
 /* The same for its weights from L2, when every multiprocessor wants them. */
 enum { WEIGHTS_COST = 16 };
-/* FH_GPU_WIDE above this asks for warpgroups of so many rows. */
-enum { ASK_GROUPS = 1000 };
 
 /* Rows of all trials from which on one launch is faster than four, measured on an H200 with the backward pass (768 rows: 63 us a learn step
  * against 46; 1,536: 68 and 68; 3,072: 79 and 100). Down to actions blocks are larger, and most warps of the last layer's idle where rows are few. */
@@ -140,7 +138,7 @@ int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 			continue;
 		if ((b >= TILES && !groups) || shared_bytes(x, b, eights) > shared)
 			continue;
-		if (block[b].rows + (b >= TILES ? ASK_GROUPS : 0) == asked)
+		if (block[b].rows + (b >= TILES ? GROUP_ASKED : 0) == asked)
 			return b;
 		if (best < 0 || cost < least)
 			best = b, least = cost;

@@ -10,12 +10,12 @@
 #define FH_GPU_CUDA_MLP_GROUP_CUH
 
 #include "gpu/cuda/mlp_tile.cuh"
-#include "gpu/cuda/wgmma.cuh"
+#include "gpu/cuda/group.cuh"
 
 namespace {
 
 /* A block: DOWN warpgroups of 64 rows each below each other, ACROSS beside each other that divide a chunk's units, a ring of STAGES. */
-template <int DOWN_, int ACROSS_, int STAGES_> struct team {
+template <int DOWN_, int ACROSS_, int STAGES_> struct crew {
 	enum { DOWN = DOWN_, ACROSS = ACROSS_, STAGES = STAGES_, AHEAD = STAGES - 2, ROWS = DOWN * 64, MINE = UNITS / ACROSS, NJ = MINE * UNIT / 8 };
 	enum { DEEP = 64, PANEL = ROWS * PTX_OPERAND_ROW, STAGE = UNITS * UNIT * PTX_OPERAND_ROW, ALIGN = PTX_OPERAND_EIGHT };
 	static_assert(DOWN * ACROSS * 128 == THREADS, "a block's warps");
@@ -121,27 +121,6 @@ template <int J> __device__ __forceinline__ void group_feed_next(struct group_fe
 		}
 	}
 	ptx_copy_commit();
-}
-
-/* A warpgroup's products of a step, a group of their own: NJ x 8 columns of acc, all of which is ALL x 8. a, b: where rows and columns begin.
- * Whole in one branch for each number of columns: what lies between the first and the last of a group makes the assembler wait for each. */
-template <int NJ, int ALL> __device__ __forceinline__ void group_multiply(float (*acc)[4], int from, ptx_shared a, ptx_shared b)
-{
-	ptx_group_begin<ALL>(acc);
-#pragma unroll
-	for (int k = 0; k < 4; k++)
-		ptx_group_mma<NJ>(acc + from, ptx_operand_at(a + k * 32), ptx_operand_at(b + k * 32));
-	ptx_group_commit();
-}
-/* As many of MOST parts of EACH x 8 columns as there are. */
-template <int EACH, int MOST, int ALL> __device__ __forceinline__ void group_multiply_some(float (*acc)[4], int from, ptx_shared a, ptx_shared b, int parts)
-{
-	if (parts >= MOST)
-		group_multiply<EACH * MOST, ALL>(acc, from, a, b);
-	else if constexpr (MOST > 1)
-		group_multiply_some<EACH, MOST - 1, ALL>(acc, from, a, b, parts);
-	else
-		ptx_group_commit();
 }
 
 /* The 8 columns q of panel p of row r among the hidden columns. */
@@ -269,7 +248,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 #pragma unroll 1
 			for (int k = 0; k < q.k; k += Team::DEEP) {
 				begin_step();
-				group_multiply_some<8, MINE, NJ>(acc, 0, a + k / UNIT * Team::PANEL, b + slot * Team::STAGE, units);
+				group_multiply_some<8, MINE, NJ, 0>(acc, 0, a + k / UNIT * Team::PANEL, b + slot * Team::STAGE, units);
 				end_step();
 				if (k == 0) {
 					const struct mlp_unit &mine = q.unit[threadIdx.x / UNIT];
@@ -314,7 +293,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 #pragma unroll 1
 					for (int k = 0; k < q.k; k += Team::DEEP) {
 						begin_step();
-						group_multiply_some<J, LEFT, PICKS * J>(acc, FROM * J, a + k / UNIT * Team::PANEL, ring_at + slot * Team::STAGE, actions);
+						group_multiply_some<J, LEFT, PICKS * J, 0>(acc, FROM * J, a + k / UNIT * Team::PANEL, ring_at + slot * Team::STAGE, actions);
 						end_step();
 						if (k == 0)
 							for (int i = threadIdx.x; i < LEFT * PER; i += THREADS)
