@@ -77,11 +77,12 @@ static uint8_t guess_of(const int32_t *action)
 	return (uint8_t)((action[0] * EPISODE_ORDERS + action[1]) * EPISODE_URGENCIES + action[2]);
 }
 
-/* Which of a bar's guesses: what a network says of a bar hangs on the position more than on anything else it is told of itself. */
-static int side_of(const struct env_state *s, const struct env_config *c)
+/* Which of a bar's guesses, for a share of the largest position: what a network says of a bar hangs on the position more than on
+ * anything else it is told of itself. */
+static int side_of(double share)
 {
 	const int flat = EVAL_GUESS_SIDES / 2;
-	double x = flat + 0.5 + flat * s->q / c->max_position;
+	double x = flat + 0.5 + flat * share;
 
 	return x >= 0.0 && x < EVAL_GUESS_SIDES ? (int)x : x < 0.0 ? 0 : EVAL_GUESS_SIDES - 1;
 }
@@ -116,7 +117,7 @@ int episode_look(const struct episode *e, const struct episode_world *w, int row
 
 		bar[i] = s.t;
 		env_features(&s, &w->cfg, m->close[s.t], m->sigma[s.t], (int32_t)(e->last - s.t), portfolio + (int64_t)i * FH_PORTFOLIO_FEATURES);
-		l->side = side_of(&s, &w->cfg);
+		l->side = side_of(s.q / w->cfg.max_position);
 		guess_action(e->guess + (e->n + i) * EVAL_GUESS_SIDES, l->side, before, l->action);
 		before = l->action;
 		world_step(w, &s, e->last, l->action, &l->result);
@@ -134,7 +135,13 @@ static int same_state(const struct env_state *a, const struct env_state *b)
 	       a->entry_sigma == b->entry_sigma && a->t == b->t && a->entry_bar == b->entry_bar && a->steps == b->steps;
 }
 
-void episode_take(struct episode *e, const struct episode_world *w, const struct look *look, int rows, const int32_t *action)
+void episode_prime(uint8_t *guess, int rows, const float *portfolio, const int32_t *action)
+{
+	for (int i = 0; i < rows; i++)
+		guess[i * EVAL_GUESS_SIDES + side_of(portfolio[(int64_t)i * FH_PORTFOLIO_FEATURES])] = guess_of(action + i * EPISODE_BRANCHES);
+}
+
+void episode_take(struct episode *e, const struct episode_world *w, const struct look *look, int rows, const float *portfolio, const int32_t *action)
 {
 	int64_t from = e->n;
 	int done = 0, right = 1;
@@ -152,6 +159,8 @@ void episode_take(struct episode *e, const struct episode_world *w, const struct
 		episode_step(e, w, a);
 		right = same_state(&e->state, &look[done].after);
 	}
+	if (e->seen)
+		memcpy(e->seen + from * FH_PORTFOLIO_FEATURES, portfolio, (size_t)done * FH_PORTFOLIO_FEATURES * sizeof(*portfolio));
 	e->held += done;
 	if (!right) {
 		e->run += (e->held - e->run) / 4;

@@ -27,6 +27,7 @@ struct episode {
 	double (*fill)[2];     /* quantity, price: an order and an exit a bar, two more where contracts change */
 	struct eval_row *row;  /* [bars], NULL without trace */
 	uint8_t *guess;        /* [bars, EVAL_GUESS_SIDES] what the network last said there, by position */
+	float *seen;           /* [bars, 8] the portfolio features that it was asked with, NULL: not kept */
 };
 
 /* One bar ahead under a guessed action. */
@@ -45,7 +46,9 @@ void episode_step(struct episode *e, const struct episode_world *w, const int32_
 /* At most `rows` bars ahead: their bar numbers, the portfolio features [rows, 8], and what the guesses do. Returns how many,
  * at least 1 while the episode is not over. */
 int episode_look(const struct episode *e, const struct episode_world *w, int rows, struct look *look, int32_t *bar, float *portfolio);
-/* The network's actions [rows, EPISODE_BRANCHES] for them: takes all that are certain, at least one bar. */
-void episode_take(struct episode *e, const struct episode_world *w, const struct look *look, int rows, const int32_t *action);
+/* The network's actions [rows, EPISODE_BRANCHES] for them: takes all that are certain, at least one bar. portfolio: as looked. */
+void episode_take(struct episode *e, const struct episode_world *w, const struct look *look, int rows, const float *portfolio, const int32_t *action);
+/* Guesses [rows, EVAL_GUESS_SIDES] out of actions for portfolio features [rows, 8] that are near what will be seen there. */
+void episode_prime(uint8_t *guess, int rows, const float *portfolio, const int32_t *action);
 
 #endif

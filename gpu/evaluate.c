@@ -14,6 +14,7 @@
 #include "proto/status.h"
 
 #define CLOCK_EVERY 16      /* bars of a script between two looks at the clock */
+#define PIECE_ALIGN 64
 #define TEAM_ROWS 256       /* rows ahead from which waking the team pays: about 50 ns each */
 
 struct evaluation {
@@ -28,7 +29,9 @@ struct evaluation {
 	int windows, trials, episodes;
 	int over, turn;          /* episodes that are over; the one that looks ahead first next time */
 	int *alive, trials_over; /* windows of a trial that are not over */
-	int64_t calls, asked;
+	int64_t calls, asked, primed; /* primed: bars of the first trial that it was asked about before it plays */
+	const float *seen;            /* NULL: none */
+	uint8_t *guesses;
 	/* one call's rows; episodes in `place` share them, trial after trial */
 	struct look *look;
 	int32_t *bar, *action;
@@ -36,6 +39,7 @@ struct evaluation {
 	struct place { int episode, at, rows; } *place;
 	int places;
 	struct act_part *part;   /* [trials] */
+	void *own;               /* the memory of all these, NULL where it is the caller's */
 	/* behind the episodes */
 	double *equity, *q, (*fill)[2];
 	struct eval_row *row;    /* NULL without trace */
@@ -103,37 +107,70 @@ static int act_policy(void *ctx, const struct act_part *part, int parts, const i
 	return 0;
 }
 
-static int allocate(struct evaluation *e, int64_t n, int trace, int own_guess)
+static void *carve(char *memory, size_t *at, size_t bytes)
 {
-	size_t rows = (size_t)e->actor.can.rows, bars = (size_t)n * (size_t)e->trials, episodes = (size_t)e->episodes;
+	size_t here = *at;
 
-	e->episode = calloc(episodes, sizeof(*e->episode));
-	e->place = malloc(episodes * sizeof(*e->place));
-	e->part = malloc((size_t)e->trials * sizeof(*e->part));
-	e->alive = malloc((size_t)e->trials * sizeof(*e->alive));
-	e->equity = malloc((bars + episodes) * sizeof(*e->equity));
-	e->q = malloc(bars * sizeof(*e->q));
-	e->fill = malloc((2 * bars + 2 * (size_t)e->m->rolls * (size_t)e->trials) * sizeof(*e->fill)); /* untouched pages cost nothing */
-	if (!e->episode || !e->place || !e->part || !e->alive || !e->equity || !e->q || !e->fill)
-		return -1;
-	if (trace && !(e->row = malloc(bars * sizeof(*e->row))))
-		return -1;
-	if (!e->actor.act)
-		return 0;
-	e->look = malloc(rows * sizeof(*e->look));
-	e->bar = malloc(rows * sizeof(*e->bar));
-	e->action = malloc(rows * EPISODE_BRANCHES * sizeof(*e->action));
-	e->portfolio = malloc(rows * FH_PORTFOLIO_FEATURES * sizeof(*e->portfolio));
-	if (e->policy)
-		e->state = malloc(rows * FH_STATE_DIM * sizeof(*e->state));
-	if (own_guess && (e->guess = malloc(EVAL_GUESS_SIDES * bars)))
-		memset(e->guess, EVAL_GUESS_NONE, EVAL_GUESS_SIDES * bars);
-	return !e->look || !e->bar || !e->action || !e->portfolio || (e->policy && !e->state) || (own_guess && !e->guess) ? -1 : 0;
+	*at += (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+	return memory ? memory + here : NULL;
+}
+
+/* Gives everything its place; returns the bytes. memory NULL: counts them. */
+static size_t lay_out(struct evaluation *e, char *memory, int64_t n, int trace, int own_guess)
+{
+	size_t rows = (size_t)e->actor.can.rows, bars = (size_t)n * (size_t)e->trials, episodes = (size_t)e->episodes, at = 0;
+
+	e->episode = carve(memory, &at, episodes * sizeof(*e->episode));
+	e->place = carve(memory, &at, episodes * sizeof(*e->place));
+	e->part = carve(memory, &at, (size_t)e->trials * sizeof(*e->part));
+	e->alive = carve(memory, &at, (size_t)e->trials * sizeof(*e->alive));
+	e->equity = carve(memory, &at, (bars + episodes) * sizeof(*e->equity));
+	e->q = carve(memory, &at, bars * sizeof(*e->q));
+	e->row = trace ? carve(memory, &at, bars * sizeof(*e->row)) : NULL;
+	e->guess = own_guess ? carve(memory, &at, EVAL_GUESS_SIDES * bars) : NULL;
+	if (e->actor.act) {
+		const struct act_limits *can = &e->actor.can;
+
+		e->look = carve(memory, &at, rows * sizeof(*e->look));
+		e->bar = can->bar ? can->bar : carve(memory, &at, rows * sizeof(*e->bar));
+		e->action = can->action ? can->action : carve(memory, &at, rows * EPISODE_BRANCHES * sizeof(*e->action));
+		e->portfolio = can->portfolio ? can->portfolio : carve(memory, &at, rows * FH_PORTFOLIO_FEATURES * sizeof(*e->portfolio));
+		e->state = e->policy ? carve(memory, &at, rows * FH_STATE_DIM * sizeof(*e->state)) : NULL;
+	}
+	e->fill = carve(memory, &at, (2 * bars + 2 * (size_t)e->m->rolls * (size_t)e->trials) * sizeof(*e->fill)); /* untouched pages cost nothing */
+	return at;
+}
+
+static int allocate(struct evaluation *e, int64_t n, int trace, int own_guess, struct eval_room *room)
+{
+	size_t bytes = lay_out(e, NULL, n, trace, own_guess);
+	char *memory = room && room->bytes >= bytes ? room->memory : NULL;
+
+	if (!memory) {
+		if (room)
+			eval_room_free(room);
+		if (!(memory = malloc(bytes)))
+			return -1;
+		if (room)
+			*room = (struct eval_room){memory, bytes};
+	}
+	e->own = room ? NULL : memory;
+	lay_out(e, memory, n, trace, own_guess);
+	memset(e->episode, 0, (size_t)e->episodes * sizeof(*e->episode));
+	if (own_guess)
+		memset(e->guess, EVAL_GUESS_NONE, EVAL_GUESS_SIDES * (size_t)n * (size_t)e->trials);
+	return 0;
+}
+
+void eval_room_free(struct eval_room *r)
+{
+	free(r->memory);
+	*r = (struct eval_room){NULL, 0};
 }
 
 /* The split's n steps in equal parts: a window ends at the bar where the next one begins, so no step is left out. guess_bars: from
  * trial to trial. */
-static void open_windows(struct evaluation *e, int64_t n, uint8_t *guess, int64_t guess_bars)
+static void open_windows(struct evaluation *e, int64_t n, uint8_t *guess, float *seen, int64_t guess_bars)
 {
 	double (*fill)[2] = e->fill;
 
@@ -146,6 +183,7 @@ static void open_windows(struct evaluation *e, int64_t n, uint8_t *guess, int64_
 		p->q = e->q + at;
 		p->row = e->row ? e->row + at : NULL;
 		p->guess = guess ? guess + EVAL_GUESS_SIDES * (guess_bars * trial + from) : NULL;
+		p->seen = seen ? seen + FH_PORTFOLIO_FEATURES * (guess_bars * trial + from) : NULL;
 		p->fill = fill;
 		fill += 2 * (to - from);
 		for (int64_t t = e->first + from + 1; e->m->rolled && t <= e->first + to; t++)
@@ -190,11 +228,13 @@ int evaluation_make(const struct eval_setup *s, struct evaluation **out, struct 
 		e->actor = *s->actor;
 	else if (s->policy)
 		e->actor = (struct eval_actor){act_policy, e, {.rows = POLICY_ROWS, .few = POLICY_FEW, .least = POLICY_FEW}};
-	if (allocate(e, n, s->trace, !s->guess)) {
+	if (allocate(e, n, s->trace, e->actor.act && !s->guess, s->room)) {
 		evaluation_free(e);
 		return fh_fail(st, FH_EXHAUSTED, "no memory for an evaluation of %d trials over %lld bars", trials, (long long)n);
 	}
-	open_windows(e, n, s->guess ? s->guess : e->guess, s->guess ? s->split.end - s->split.begin : n);
+	open_windows(e, n, s->guess ? s->guess : e->guess, s->seen, s->guess ? s->split.end - s->split.begin : n);
+	e->seen = trials == 1 && e->actor.act ? s->seen : NULL;
+	e->guesses = s->guess;
 	*out = e;
 	return 0;
 }
@@ -212,20 +252,7 @@ void evaluation_free(struct evaluation *e)
 	if (!e)
 		return;
 	market_unref(e->m);
-	free(e->episode);
-	free(e->place);
-	free(e->part);
-	free(e->alive);
-	free(e->look);
-	free(e->bar);
-	free(e->action);
-	free(e->portfolio);
-	free(e->state);
-	free(e->equity);
-	free(e->q);
-	free(e->fill);
-	free(e->row);
-	free(e->guess);
+	free(e->own);
 	free(e);
 }
 
@@ -298,7 +325,8 @@ static void take_task(void *ctx, int task, int member)
 	const struct place *l = &e->place[task];
 
 	(void)member;
-	episode_take(&e->episode[l->episode], &e->world, e->look + l->at, l->rows, e->action + (int64_t)l->at * EPISODE_BRANCHES);
+	episode_take(&e->episode[l->episode], &e->world, e->look + l->at, l->rows, e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES,
+		     e->action + (int64_t)l->at * EPISODE_BRANCHES);
 }
 
 /* Closes the gaps that episodes leave which end sooner than they might, and counts what each trial asks. Returns the rows. */
@@ -331,6 +359,36 @@ static int count_over(struct evaluation *e, int k)
 		return 0;
 	e->over++;
 	e->trials_over += --e->alive[k / e->windows] == 0;
+	return 1;
+}
+
+/* Asks what the network says now where it was asked last time: most of that is what it will say where it will be asked, and no environment
+ * has to run for it. 1: there was something to ask. */
+static int prime(struct evaluation *e, struct fh_status *st)
+{
+	const struct act_part part = {0, e->actor.can.rows};
+	const int64_t n = e->end - e->first - 1;
+	const float *seen = e->seen + e->primed * FH_PORTFOLIO_FEATURES;
+	struct act_part now = part;
+	int rc;
+
+	for (now.rows = 0; now.rows < part.rows && e->primed + now.rows < n; now.rows++) {
+		const float *from = seen + (int64_t)now.rows * FH_PORTFOLIO_FEATURES;
+
+		if (isnan(*from))
+			break;
+		e->bar[now.rows] = (int32_t)(e->first + e->primed + now.rows);
+	}
+	if (!now.rows)
+		return 0;
+	memcpy(e->portfolio, seen, (size_t)now.rows * FH_PORTFOLIO_FEATURES * sizeof(*seen));
+	rc = e->actor.act(e->actor.ctx, &now, 1, e->bar, e->portfolio, e->action, st);
+	if (rc)
+		return rc;
+	episode_prime(e->guesses + e->primed * EVAL_GUESS_SIDES, now.rows, e->portfolio, e->action);
+	e->calls++;
+	e->asked += now.rows;
+	e->primed += now.rows;
 	return 1;
 }
 
@@ -372,7 +430,13 @@ int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status 
 	for (int k = 1; e->over < e->episodes; k++) {
 		int rc = 0;
 
-		if (e->actor.act)
+		if (e->seen && (rc = prime(e, st)) == 0)
+			e->seen = NULL;
+		if (rc < 0)
+			return rc;
+		if (rc)
+			rc = 0;
+		else if (e->actor.act)
 			rc = act(e, st);
 		else
 			follow_script(e);

@@ -5,6 +5,7 @@
 #ifndef FH_GPU_EVALUATE_H
 #define FH_GPU_EVALUATE_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include "gpu/act.h"
 #include "gpu/env.h"
@@ -83,6 +84,11 @@ struct eval_actor {
 #define EVAL_GUESS_SIDES 5
 #define EVAL_GUESS_NONE 0xff
 
+/* Memory of an evaluation for the next one, so that it need not come from the system again page by page. The caller's: zero at first,
+ * eval_room_free() at last; one evaluation at a time is in it. */
+struct eval_room { void *memory; size_t bytes; };
+void eval_room_free(struct eval_room *r);
+
 struct evaluation;
 struct eval_setup {
 	const struct eval_actor *actor; /* one of the three; copied */
@@ -97,6 +103,9 @@ struct eval_setup {
 	int trace;
 	uint8_t *guess;                 /* [trials, split.end - split.begin, EVAL_GUESS_SIDES] what the actor said last time, and after this time what it said
 					 * now: speeds up, decides nothing. The caller's, full of EVAL_GUESS_NONE at first; NULL: none */
+	float *seen;                    /* [trials, split.end - split.begin, 8] what it was asked with, kept and used in the same way; with guess, of one
+					 * trial. NaN where it was not asked yet; NULL: none */
+	struct eval_room *room;         /* NULL: memory of its own */
 };
 /* The steps of a split from max(begin, 144) on. FH_INVALID: the split is too short for so many windows, they are too many for so
  * many trials, or the policy is not for this state and these actions. FH_EXHAUSTED. */

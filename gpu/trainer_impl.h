@@ -63,6 +63,8 @@ struct trainer {
 	int evaluating;                       /* trials in it */
 	struct team *team;                    /* for evaluations of many episodes, where the backend has none; made at the first */
 	uint8_t *guess[FH_SPLITS];            /* [P, bars, EVAL_GUESS_SIDES] what networks said at the last evaluation, or NULL */
+	float *seen[FH_SPLITS];               /* [bars, 8] what the one network was asked with, or NULL */
+	struct eval_room room;                /* memory of the last evaluation for the next one */
 
 	struct record record[RECORD_MAX];
 	uint64_t recorded, handed_out;

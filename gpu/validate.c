@@ -7,6 +7,7 @@
  * for the next time; it changes how long an evaluation takes and no number. */
 #include "gpu/trainer_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #include "proto/status.h"
 
 #define EVALUATION_BYTES_MAX ((size_t)512 << 20) /* host memory of the trials that play side by side, unless one alone needs more */
+#define ROOM_BYTES_MAX ((size_t)16 << 20) /* of memory that is kept from one evaluation to the next */
 #define GUESS_BYTES_MAX ((size_t)64 << 20) /* of one split, over all trials; larger ones go without */
 
 struct task { int split, policy, trial; };
@@ -66,14 +68,19 @@ void validate_abandon(struct trainer *t)
 {
 	evaluation_free(t->evaluation);
 	t->evaluation = NULL;
+	if (t->room.bytes > ROOM_BYTES_MAX)
+		eval_room_free(&t->room);
 }
 
 void validate_forget(struct trainer *t)
 {
 	for (int i = 0; i < FH_SPLITS; i++) {
 		free(t->guess[i]);
+		free(t->seen[i]);
 		t->guess[i] = NULL;
+		t->seen[i] = NULL;
 	}
+	eval_room_free(&t->room);
 }
 
 /* Where the guesses of a trial lie; NULL: it goes without. */
@@ -86,6 +93,19 @@ static uint8_t *guesses(struct trainer *t, struct task now)
 	if (!t->guess[now.split] && (t->guess[now.split] = malloc(all)))
 		memset(t->guess[now.split], EVAL_GUESS_NONE, all);
 	return t->guess[now.split] ? t->guess[now.split] + one * (size_t)now.trial : NULL;
+}
+
+/* What the network was asked with at the last evaluation, of a job of one trial. */
+static float *seen(struct trainer *t, struct task now)
+{
+	size_t n = (size_t)(t->split[now.split].end - t->split[now.split].begin) * FH_PORTFOLIO_FEATURES;
+
+	if (t->plan.population > 1 || n * sizeof(float) > GUESS_BYTES_MAX)
+		return NULL;
+	if (!t->seen[now.split] && (t->seen[now.split] = malloc(n * sizeof(float))))
+		for (size_t i = 0; i < n; i++)
+			t->seen[now.split][i] = NAN;
+	return t->seen[now.split];
 }
 
 static int act(void *ctx, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st)
@@ -127,8 +147,10 @@ static int start(struct trainer *t, struct task now, struct fh_status *st)
 	if (!actor.can.team)
 		actor.can.team = team_of(t, trials * windows);
 	eval_env_config(&t->spec, t->spec.env.reward_scale, &config);
-	const struct eval_setup setup = {.actor = &actor, .market = t->market, .config = &config, .split = t->split[now.split], .windows = windows,
-					 .trials = trials, .guess = guesses(t, now)};
+	struct eval_setup setup = {.actor = &actor, .market = t->market, .config = &config, .split = t->split[now.split], .windows = windows,
+					 .trials = trials, .guess = guesses(t, now), .room = &t->room};
+	if (setup.guess && t->backend->kind != FH_DEVICE_HOST) /* there a row more is not nearly free */
+		setup.seen = seen(t, now);
 	t->evaluating = trials;
 	return evaluation_make(&setup, &t->evaluation, st);
 }

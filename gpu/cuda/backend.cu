@@ -70,8 +70,8 @@ static int take_slots(struct cuda_exec *c, const struct plan *plan, struct fh_st
 	c->used.pinned = slot * CUDA_SLOTS + CUDA_SENT_BYTES + cuda_act_pinned(&c->dims);
 	CUDA_TRY(cudaMallocHost(&c->h_slots, c->used.pinned));
 	c->h_sent = (char *)c->h_slots + slot * CUDA_SLOTS;
-	c->h_row = (struct cuda_act_row *)(c->h_sent + CUDA_SENT_BYTES);
-	c->h_action = (int32_t *)(c->h_row + CUDA_ACT_ROWS);
+	c->h_rows = (struct cuda_act_rows *)(c->h_sent + CUDA_SENT_BYTES);
+	c->h_action = (int32_t *)(c->h_rows + 1);
 	CUDA_TRY(cudaEventCreateWithFlags(&c->soon, cudaEventDisableTiming));
 	for (int i = 0; i < CUDA_SLOTS; i++) {
 		c->slot[i].h = (char *)c->h_slots + i * slot;

@@ -50,7 +50,7 @@ struct cuda_exec {
 	void *h_slots;            /* pinned arena behind the slots, what is sent, and the rows and actions of act() */
 	char *h_sent;             /* [CUDA_SENT_BYTES] copies of what cuda_send() was given, `sent` bytes of it on their way */
 	size_t sent;
-	struct cuda_act_row *h_row; /* [CUDA_ACT_ROWS] */
+	struct cuda_act_rows *h_rows; /* what is asked */
 	int32_t *h_action;        /* [CUDA_ACT_PLACES, D] */
 	cudaEvent_t soon;         /* of cuda_wait_awake() */
 	int act_target, act_first, act_trials; /* who acts */

@@ -46,7 +46,7 @@ struct cuda_scratch {
 	struct cuda_array next;  /* F32 [N, 8] portfolio features of s', before a restart */
 	struct cuda_array next_t, done; /* I32 [N] its bar; 0 goes on, 1 truncated, 2 terminated */
 	/* Acting for evaluations: rows of any trials, as many as are asked, so without the trial axis. */
-	struct cuda_array vrow;  /* [CUDA_ACT_ROWS] struct cuda_act_row as asked */
+	struct cuda_array vrow;  /* [CUDA_ACT_ROWS] of each: portfolio features [8], bar, place, as asked */
 	struct cuda_array vx;    /* low [CUDA_ACT_PLACES, ldx] */
 	struct cuda_array vaction; /* I32 [CUDA_ACT_PLACES, D] */
 	struct cuda_array vh1, vh2, vhead; /* low [CUDA_ACT_LAYERS, ld*], where the network goes layer by layer */
@@ -63,7 +63,7 @@ enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a 
  * go through the layers at once: there so many take little longer than one. */
 enum { CUDA_ACT_ROWS = 8192, CUDA_ACT_PLACES = 2 * CUDA_ACT_ROWS, CUDA_ACT_LAYERS = 2048 };
 enum { CUDA_ACT_TRIALS = 128, CUDA_ACT_LEAST = CUDA_ACT_ROWS / CUDA_ACT_TRIALS }; /* side by side, and a trial's rows then: a block of mlp.cu */
-struct cuda_act_row { int32_t bar, place; float portfolio[FH_PORTFOLIO_FEATURES]; };
+struct cuda_act_rows { float portfolio[CUDA_ACT_ROWS][FH_PORTFOLIO_FEATURES]; int32_t bar[CUDA_ACT_ROWS], place[CUDA_ACT_ROWS]; };
 enum { CUDA_ENV_STATS = 8 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 enum { CUDA_ENV_FEW = 8, CUDA_ENV_BLOCK = 128 }; /* environments of a block: a warp each where they are few, else a thread each */
 
@@ -137,7 +137,7 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->next_t, N * 4, d->P, &at);
 	cuda_array_at(&s->done, N * 4, d->P, &at);
 	cuda_array_at(&s->estat, (N + CUDA_ENV_FEW - 1) / CUDA_ENV_FEW * CUDA_ENV_STATS * 8, d->P, &at);
-	cuda_array_at(&s->vrow, CUDA_ACT_ROWS * sizeof(struct cuda_act_row), 1, &at);
+	cuda_array_at(&s->vrow, sizeof(struct cuda_act_rows), 1, &at);
 	cuda_array_at(&s->vx, (size_t)CUDA_ACT_PLACES * s->ldx * low, 1, &at);
 	cuda_array_at(&s->vaction, (size_t)CUDA_ACT_PLACES * d->D * 4, 1, &at);
 	cuda_array_at(&s->vh1, (size_t)CUDA_ACT_LAYERS * s->ldh1 * low, 1, &at);

@@ -14,29 +14,31 @@ namespace {
 
 enum { THREADS = 256 };
 
-/* row [rows] -> low [places, ld]: market features, portfolio features, zeros in the padding. */
+/* Rows -> low [places, ld]: market features, portfolio features, zeros in the padding. place NULL: in the order that was asked. */
 template <typename T>
-__global__ void __launch_bounds__(THREADS) k_look(const struct cuda_act_row *row, const struct cuda_tape_view *tape, T *dst, int rows, int sd, int ld)
+__global__ void __launch_bounds__(THREADS)
+k_look(const struct cuda_act_rows *row, const int32_t *place, const struct cuda_tape_view *tape, T *dst, int rows, int sd, int ld)
 {
 	const int i = blockIdx.x * THREADS + threadIdx.x, r = i / ld, k = i % ld, market = sd - FH_PORTFOLIO_FEATURES;
 
 	if (r >= rows)
 		return;
-	dst[(size_t)row[r].place * ld + k] =
-	    (T)(k < market ? tape->feature[(size_t)row[r].bar * market + k] : k < sd ? row[r].portfolio[k - market] : 0.f);
+	dst[(size_t)(place ? place[r] : r) * ld + k] =
+	    (T)(k < market ? tape->feature[(size_t)row->bar[r] * market + k] : k < sd ? row->portfolio[r][k - market] : 0.f);
 }
 
-int look(struct cuda_exec *c, int rows, struct fh_status *st)
+int look(struct cuda_exec *c, int rows, int placed, struct fh_status *st)
 {
 	const struct cuda_scratch *s = &c->s;
 	const dim3 grid(cuda_tiles(rows * s->ldx, THREADS));
-	const struct cuda_act_row *row = cuda_at<struct cuda_act_row>(c, &s->vrow);
+	const struct cuda_act_rows *row = cuda_at<struct cuda_act_rows>(c, &s->vrow);
+	const int32_t *place = placed ? row->place : NULL;
 	const struct cuda_tape_view *tape = cuda_at<struct cuda_tape_view>(c, &s->tape);
 
 	if (c->dims.precision == FH_PRECISION_BF16)
-		CUDA_TRY(cuda_launch_plain(c->stream, k_look<__nv_bfloat16>, grid, THREADS, 0, row, tape, cuda_at<__nv_bfloat16>(c, &s->vx), rows, c->dims.SD, s->ldx));
+		CUDA_TRY(cuda_launch_plain(c->stream, k_look<__nv_bfloat16>, grid, THREADS, 0, row, place, tape, cuda_at<__nv_bfloat16>(c, &s->vx), rows, c->dims.SD, s->ldx));
 	else
-		CUDA_TRY(cuda_launch_plain(c->stream, k_look<float>, grid, THREADS, 0, row, tape, cuda_at<float>(c, &s->vx), rows, c->dims.SD, s->ldx));
+		CUDA_TRY(cuda_launch_plain(c->stream, k_look<float>, grid, THREADS, 0, row, place, tape, cuda_at<float>(c, &s->vx), rows, c->dims.SD, s->ldx));
 	return 0;
 }
 
@@ -60,25 +62,39 @@ int join(const struct act_part *part, int parts, int place, struct lane *out)
 	return n;
 }
 
-/* Who has which place; returns the places. Fills h_row with what was asked. */
-int arrange(struct cuda_exec *c, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, struct lane *lane, int *lanes)
+/* Who has which place; returns the places. *placed: some are not in the order that was asked, and h_rows says which. */
+int arrange(struct cuda_exec *c, const struct act_part *part, int parts, struct lane *lane, int *lanes, int *placed)
 {
-	struct cuda_act_row *row = c->h_row;
-	int places = 0;
+	int32_t *place = c->h_rows->place;
+	int places = 0, rows = 0;
 
 	for (int i = 0, n; i < parts; i += n) {
 		struct lane *l = &lane[(*lanes)++];
 
 		n = join(part + i, parts - i, places, l);
 		for (int k = 0; k < n; k++)
-			for (int r = 0; r < part[i + k].rows; r++, row++, bar++, portfolio += FH_PORTFOLIO_FEATURES) {
-				row->bar = *bar;
-				row->place = places + k * l->rows + r;
-				memcpy(row->portfolio, portfolio, sizeof row->portfolio);
-			}
+			for (int r = 0; r < part[i + k].rows; r++)
+				place[rows++] = places + k * l->rows + r;
 		places += n * l->rows;
 	}
+	*placed = places != rows;
 	return places;
+}
+
+/* To the device: what is not in the room that it was offered goes there first. */
+int send(struct cuda_exec *c, int rows, int placed, const int32_t *bar, const float *portfolio, struct fh_status *st)
+{
+	struct cuda_act_rows *h = c->h_rows, *d = cuda_at<struct cuda_act_rows>(c, &c->s.vrow);
+
+	if (bar != h->bar)
+		memcpy(h->bar, bar, rows * sizeof *bar);
+	if (portfolio != h->portfolio[0])
+		memcpy(h->portfolio, portfolio, rows * sizeof h->portfolio[0]);
+	CUDA_TRY(cudaMemcpyAsync(d->portfolio, h->portfolio, rows * sizeof h->portfolio[0], cudaMemcpyHostToDevice, c->stream));
+	CUDA_TRY(cudaMemcpyAsync(d->bar, h->bar, rows * sizeof *h->bar, cudaMemcpyHostToDevice, c->stream));
+	if (placed)
+		CUDA_TRY(cudaMemcpyAsync(d->place, h->place, rows * sizeof *h->place, cudaMemcpyHostToDevice, c->stream));
+	return 0;
 }
 
 /* vx -> vaction. */
@@ -100,20 +116,22 @@ int decide(struct cuda_exec *c, const struct lane *l, struct fh_status *st)
 	return rc;
 }
 
-/* From the places back to the order that was asked. */
-void hand_out(const struct cuda_exec *c, int rows, int32_t *action)
+/* From the places back to the order that was asked; a place is never in front of its row. */
+void hand_out(const struct cuda_exec *c, int rows, int placed, int32_t *action)
 {
 	const int D = c->dims.D;
 
-	for (int r = 0; r < rows; r++)
-		memcpy(action + (size_t)r * D, c->h_action + (size_t)c->h_row[r].place * D, (size_t)D * sizeof *action);
+	if (!placed && action != c->h_action)
+		memcpy(action, c->h_action, (size_t)rows * D * sizeof *action);
+	for (int r = 0; placed && r < rows; r++)
+		memmove(action + (size_t)r * D, c->h_action + (size_t)c->h_rows->place[r] * D, (size_t)D * sizeof *action);
 }
 
 } // namespace
 
 size_t cuda_act_pinned(const struct dqn_dims *d)
 {
-	return CUDA_ACT_ROWS * sizeof(struct cuda_act_row) + (size_t)CUDA_ACT_PLACES * d->D * sizeof(int32_t);
+	return sizeof(struct cuda_act_rows) + (size_t)CUDA_ACT_PLACES * d->D * sizeof(int32_t);
 }
 
 int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st)
@@ -127,7 +145,8 @@ int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act
 	*trials = min(*trials, (int)CUDA_ACT_TRIALS);
 	c->act_trials = *trials;
 	/* One launch for all layers takes a whole call in hardly more time than one row. */
-	*limits = {CUDA_ACT_ROWS, mlp_takes(c, 1, CUDA_ACT_ROWS, 1) ? CUDA_ACT_ROWS : CUDA_ACT_LAYERS, CUDA_ACT_LEAST, NULL};
+	*limits = {CUDA_ACT_ROWS, mlp_takes(c, 1, CUDA_ACT_ROWS, 1) ? CUDA_ACT_ROWS : CUDA_ACT_LAYERS, CUDA_ACT_LEAST, NULL,
+	           c->h_rows->bar, c->h_action, c->h_rows->portfolio[0]};
 	return 0;
 }
 
@@ -135,7 +154,7 @@ int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32
 {
 	struct cuda_exec *c = cuda_of(x);
 	struct lane lane[CUDA_ACT_TRIALS];
-	int rows = 0, lanes = 0, rc;
+	int rows = 0, lanes = 0, placed = 0, rc;
 
 	for (int i = 0; i < parts; i++) {
 		if (part[i].rows < 1 || part[i].trial >= c->act_trials || part[i].trial < (i ? part[i - 1].trial + 1 : 0))
@@ -145,9 +164,10 @@ int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32
 	if (rows < 1 || rows > CUDA_ACT_ROWS)
 		return fh_fail(st, FH_INTERNAL, "%d rows in one call, at most %d", rows, CUDA_ACT_ROWS);
 	CUDA_TRY(cudaSetDevice(x->backend->device));
-	const size_t bytes = (size_t)arrange(c, part, parts, bar, portfolio, lane, &lanes) * c->dims.D * sizeof *action;
-	CUDA_TRY(cudaMemcpyAsync(cuda_at<void>(c, &c->s.vrow), c->h_row, rows * sizeof *c->h_row, cudaMemcpyHostToDevice, c->stream));
-	rc = look(c, rows, st);
+	const size_t bytes = (size_t)arrange(c, part, parts, lane, &lanes, &placed) * c->dims.D * sizeof *action;
+	rc = send(c, rows, placed, bar, portfolio, st);
+	if (!rc)
+		rc = look(c, rows, placed, st);
 	for (int i = 0; !rc && i < lanes; i++)
 		rc = decide(c, &lane[i], st);
 	if (rc)
@@ -156,6 +176,6 @@ int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32
 	rc = cuda_wait_awake(c, st);
 	if (rc)
 		return rc;
-	hand_out(c, rows, action);
+	hand_out(c, rows, placed, action);
 	return 0;
 }

@@ -240,7 +240,7 @@ static double share_least(int precision)
 
 struct played { struct eval_report report; struct eval_row *row; int64_t rows, calls, asked; };
 
-static const struct act_limits bar_by_bar = {1, 1, 1, NULL};
+static const struct act_limits bar_by_bar = {.rows = 1, .few = 1, .least = 1};
 
 static void play_trials(struct rig *r, int b, struct market *m, struct act_limits can, int trials, int windows, struct played *p)
 {

@@ -80,12 +80,15 @@ static void outcome_free(struct outcome *o)
 	free(o->row);
 }
 
-static struct outcome play(const struct setup *s, struct market *m, int rows, int few, int windows, uint8_t *guess, int64_t budget_ns)
+static struct eval_room room; /* of one evaluation after the other, whatever each needs */
+
+static struct outcome play_seen(const struct setup *s, struct market *m, int rows, int few, int windows, uint8_t *guess, float *seen,
+				int64_t budget_ns)
 {
 	struct asked asked = {{s->policy}, m, 0, rows, malloc(sizeof(float) * FH_STATE_DIM * (size_t)rows)};
 	const struct eval_actor actor = {ask_policies, &asked, {.rows = rows, .few = few, .least = few}};
 	const struct eval_setup e = {.actor = &actor, .market = m, .config = &s->config, .split = split, .windows = windows, .trace = 1,
-				     .guess = guess};
+				     .guess = guess, .seen = seen, .room = &room};
 	struct evaluation *run = NULL;
 	struct fh_status st = FH_STATUS_INIT;
 	struct outcome o = {.rows = 0};
@@ -111,6 +114,11 @@ static struct outcome play(const struct setup *s, struct market *m, int rows, in
 	evaluation_free(run);
 	free(asked.state);
 	return o;
+}
+
+static struct outcome play(const struct setup *s, struct market *m, int rows, int few, int windows, uint8_t *guess, int64_t budget_ns)
+{
+	return play_seen(s, m, rows, few, windows, guess, NULL, budget_ns);
 }
 
 /* Rows have padding, so field by field where it matters: all of it is copied from these. */
@@ -246,6 +254,40 @@ static void trained_networks(void **state)
 	market_unref(m);
 }
 
+/* What was seen last time, with a network that has learned since, or none of it, or half of it, or what nobody saw: it saves, and decides
+ * nothing. Where it is the truth only what a bar's answer changes is asked again. */
+static void seen_before(void **state)
+{
+	static uint8_t guess[BARS * EVAL_GUESS_SIDES];
+	static float seen[BARS * FH_PORTFOLIO_FEATURES];
+	struct market *m = test_market(SYNTH_MOMENTUM, BARS, 5, 0.01);
+	struct setup s;
+
+	(void)state;
+	setup_make(&s, 0);
+	memset(guess, EVAL_GUESS_NONE, sizeof(guess));
+	for (int k = 0; k < BARS * FH_PORTFOLIO_FEATURES; k++)
+		seen[k] = NAN;
+	for (int round = 0; round < 6; round++) {
+		const int windows = round == 3 ? 3 : 1;
+
+		random_network(&s, 40 + (uint64_t)round / 2, 1.0f);
+		struct outcome want = play(&s, m, 1, 1, windows, NULL, INT64_MAX), got = play_seen(&s, m, 700, 700, windows, guess, seen, round % 2 ? 0 : INT64_MAX);
+
+		assert_same(&want, &got);
+		if (round == 0)
+			assert_true(isnan(seen[0]) == 0);
+		if (round == 5) /* asked where it was asked before, and then once again */
+			assert_int_equal(got.asked, 2 * got.rows);
+		outcome_free(&want);
+		outcome_free(&got);
+		for (int k = 0; round == 1 && k < BARS * FH_PORTFOLIO_FEATURES; k++)
+			seen[k] = k < 300 * FH_PORTFOLIO_FEATURES ? (float)(k % 23) - 11.0f : NAN;
+	}
+	setup_free(&s);
+	market_unref(m);
+}
+
 /* ---------------------------------------------------------------- trials */
 
 /* Each of the networks by itself, bar by bar. */
@@ -300,7 +342,8 @@ static void check_side_by_side(const struct setup *s, struct market *m, int wind
 
 static void trials_side_by_side(void **state)
 {
-	static const struct act_limits can[] = {{3, 1, 1, NULL}, {32, 6, 6, NULL}, {64, 12, 6, NULL}, {700, 100, 10, NULL}, {8192, 2048, 64, NULL}};
+	static const struct act_limits can[] = {{.rows = 3, .few = 1, .least = 1}, {.rows = 32, .few = 6, .least = 6}, {.rows = 64, .few = 12, .least = 6},
+						 {.rows = 700, .few = 100, .least = 10}, {.rows = 8192, .few = 2048, .least = 64}};
 	struct market *m = test_market(SYNTH_WALK, BARS, 9, 0.01);
 	struct fh_status st = FH_STATUS_INIT;
 	struct team *team = NULL;
@@ -475,13 +518,20 @@ static void too_many_windows_are_refused(void **state)
 	market_unref(m);
 }
 
+static int give_room_back(void **state)
+{
+	(void)state;
+	eval_room_free(&room);
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_networks), cmocka_unit_test(ruin_ends_it_where_it_ends_bar_by_bar),
-		cmocka_unit_test(trained_networks), cmocka_unit_test(trials_side_by_side), cmocka_unit_test(windows_are_episodes_of_their_own),
+		cmocka_unit_test(trained_networks), cmocka_unit_test(seen_before), cmocka_unit_test(trials_side_by_side), cmocka_unit_test(windows_are_episodes_of_their_own),
 		cmocka_unit_test(returns_of_windows_are_one_list), cmocka_unit_test(too_many_windows_are_refused),
 	};
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, NULL, give_room_back);
 }
