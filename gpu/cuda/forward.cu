@@ -4,6 +4,7 @@
  * FORWARD computes three passes at once over 3B rows: s and s' with the online parameters, s' with the target's. POLICY
  * computes N rows with the online parameters and picks the greedy action of every branch, the lowest index on a tie. */
 #include <cuda_bf16.h>
+#include "gpu/cuda/cluster_forward.cuh"
 #include "gpu/cuda/gemm.cuh"
 #include "gpu/cuda/head.cuh"
 #include "gpu/cuda/mlp.cuh"
@@ -127,6 +128,8 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 	const struct mlp_pass wide[2] = {{0, 2 * B, 0, B, 0}, {2 * B, B, B, 0, 1}};
 	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
 
+	if (cluster_takes(c, c->dims.P, wide, 2))
+		return cluster_forward(c, wide, 2, st);
 	if (mlp_takes(c, c->dims.P, 3 * B, 0))
 		return mlp_forward(c, wide, 2, st);
 	return net_forward(c, pass, 2, &b, 0, st);
@@ -137,9 +140,12 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
 	const struct pass pass = {0, d->N, 0, 0};
+	const struct mlp_pass wide = {0, d->N, 0, 0, 0};
 	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
 
+	if (cluster_takes(c, d->P, &wide, 1))
+		return cluster_outputs(c, st);
 	if (mlp_takes(c, d->P, d->N, 0))
 		return mlp_outputs(c, st);
 	if (d->precision == FH_PRECISION_BF16)
@@ -157,7 +163,7 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 	struct cuda_exec *c = cuda_of(x);
 	const struct dqn_dims *d = &c->dims;
 
-	if (mlp_takes(c, d->P, d->N, 1))
+	if (!cluster_asked() && mlp_takes(c, d->P, d->N, 1))
 		return mlp_policy(c, st);
 	const int rc = cuda_policy_forward(c, st);
 	if (rc)

@@ -1,10 +1,10 @@
-/* The kernels for many rows (FH_GPU_WIDE=1, 16 … 128: with blocks of so many rows) against those layer by layer (0), bit for
- * bit, over sizes where tiles, units of columns and steps of a sum do not come out even; the vector step for many environments
- * and the learn step against the stages. */
+/* The kernels for many rows (FH_GPU_WIDE=1, 16 … 128: with blocks of so many rows) and those for few rows on clusters (8; 432: of four
+ * blocks and 32 rows) against those layer by layer (0), bit for bit, over sizes where tiles, units of columns and steps of a sum do not
+ * come out even; the vector step for many environments and the learn step against the stages. */
 #include "gpu/cuda/scratch.h"
 #include "tests/gpu/rig.h"
 
-/* The first is the default network; others are odd in one thing or another, the last two do not fit. */
+/* The first is the default network; others are odd in one thing or another, three do not fit into the blocks of many rows. */
 static const struct rig_shape shapes[] = {
 	{.B = 70, .SD = 48, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = 51, .D = 3, .A = {5, 3, 3}, .N = 130},
 	{.B = 1, .SD = 6, .H1 = 16, .H2 = 16, .VH = 8, .AH = 8, .NA = 11, .D = 3, .A = {3, 2, 2}, .N = 1},
@@ -14,10 +14,18 @@ static const struct rig_shape shapes[] = {
 	{.B = 97, .SD = 7, .H1 = 31, .H2 = 29, .VH = 16, .AH = 16, .NA = 56, .D = 2, .A = {4, 5}, .N = 97, .P = 2},
 	{.B = 9, .SD = 48, .H1 = 300, .H2 = 64, .VH = 32, .AH = 32, .NA = 11, .D = 3, .A = {5, 3, 3}, .N = 9},
 	{.B = 9, .SD = 48, .H1 = 64, .H2 = 64, .VH = 16, .AH = 16, .NA = 21, .D = 2, .A = {6, 3}, .N = 9},
+	{.B = 21, .SD = 270, .H1 = 40, .H2 = 272, .VH = 24, .AH = 17, .NA = 11, .D = 4, .A = {5, 1, 3, 2}, .N = 21, .P = 2},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 /* Which of them are taken: the trunk has at most 256 columns; actions, of at most 5 a branch, have at most 56 atoms. */
-static const int fits[SHAPES] = {1, 1, 1, 1, 1, 1, 0, 1}, picks[SHAPES] = {1, 1, 1, 1, 0, 1, 0, 0};
+static const int fits[SHAPES] = {1, 1, 1, 1, 1, 1, 0, 1, 0}, picks[SHAPES] = {1, 1, 1, 1, 0, 1, 0, 0, 0};
+/* Clusters: as the code chooses, then of 1 to 8 blocks with tiles of 16 to 64 rows. A cluster of one or two cannot hold the default
+ * network, which then goes another way. */
+static const char *const clusters[] = {"8", "116", "232", "264", "416", "432", "464", "816", "832", "864"};
+enum { CLUSTERS = sizeof clusters / sizeof clusters[0] };
+
+/* Every block of a cluster gets a share of the second layer: 16 columns at least. */
+static int divides(const struct dqn_dims *d, const char *asked) { return atoi(asked) < 100 || atoi(asked) / 100 <= (d->H2 + 15) / 16; }
 
 /* Does the device give a block the shared memory for all of them? The host's side asks no device. */
 static int roomy(void)
@@ -96,9 +104,10 @@ static void forward_is_layered(void **state)
 		unsigned char *layered = forward(r, &s, "0");
 		const size_t theirs = s.h1.offset + (size_t)(3 * r->d.B - 1) * (size_t)(s.ldh1 * s.low) + 1;
 		assert_true(layered[theirs] != 0xff);
-		static const char *const asked[] = {"16", "32", "64", "96", "128"};
-		for (unsigned k = 0; k < sizeof asked / sizeof asked[0]; k++) {
-			unsigned char *wide = forward(r, &s, asked[k]);
+		static const char *const asked[] = {"16", "32", "64", "96", "128", "1064", "1128"};
+		enum { ASKED = sizeof asked / sizeof asked[0] };
+		for (unsigned k = 0; k < ASKED + CLUSTERS; k++) {
+			unsigned char *wide = forward(r, &s, k < ASKED ? asked[k] : clusters[k - ASKED]);
 
 			same_rows(r, layered, wide, &s.h1, (size_t)(s.ldh1 * s.low), r->d.B, "h1");
 			same_rows(r, layered, wide, &s.h2, (size_t)(s.ldh2 * s.low), r->d.B, "h2");
@@ -106,7 +115,7 @@ static void forward_is_layered(void **state)
 			same_rows(r, layered, wide, &s.out, (size_t)s.ldo * 4, 3 * r->d.B, "out");
 			/* hidden rows of s' are nobody's: one launch leaves them out, and so shows that it was taken */
 			if (roomy())
-				assert_int_equal(wide[theirs] == 0xff, fits[i]);
+				assert_int_equal(wide[theirs] == 0xff, fits[i] || (k >= ASKED && divides(&r->d, clusters[k - ASKED])));
 			free(wide);
 		}
 		free(layered);
@@ -156,6 +165,48 @@ static void same_actions(const struct rig *r, const int32_t *layered, const int3
 		differ += layered[k] != layered[b];
 	}
 	assert_true(r->d.N < 60 || differ > 0);
+}
+
+/* The policy's outputs of few environments on clusters, and the actions that follow from them, against those layer by layer. */
+static void outputs_are_layered(void **state)
+{
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	for (int i = 0; i < SHAPES; i++) {
+		struct rig rig, *r = &rig;
+		struct cuda_scratch s;
+
+		make(r, &shapes[i], FH_PRECISION_BF16);
+		policy_inputs(r);
+		cuda_scratch_make(&r->d, &s);
+		const size_t n = r->plan[1].tensor[T_ACTION].bytes / sizeof(int32_t), stride = r->plan[1].tensor[T_ACTION].stride / sizeof(int32_t);
+		int32_t *layered = malloc(n * sizeof *layered), *few = malloc(n * sizeof *few);
+		policy(r, "0", layered);
+		unsigned char *out = scratch_of(r);
+		for (unsigned k = 0; k < CLUSTERS; k++) {
+			unsigned char *p = scratch_of(r);
+
+			memset(p + s.pout.offset, 0xff, s.pout.stride * (size_t)r->d.P);
+			memset(p + s.ph1.offset, 0xff, s.ph1.stride * (size_t)r->d.P);
+			RIG_OK(r->x[1]->backend->write(r->x[1], T_SCRATCH, 0, p, r->plan[1].tensor[T_SCRATCH].bytes, &r->st));
+			free(p);
+			policy(r, clusters[k], few);
+			p = scratch_of(r);
+			if (roomy()) {
+				same_rows(r, out, p, &s.pout, (size_t)s.ldo * 4, r->d.N, "the policy's out");
+				if (fits[i] || divides(&r->d, clusters[k]))
+					assert_int_equal(p[s.ph1.offset], 0xff); /* layer by layer it would have been written */
+			}
+			for (int t = 0; t < r->d.P; t++)
+				same_actions(r, layered + (size_t)t * stride, few + (size_t)t * stride);
+			free(p);
+		}
+		free(out);
+		free(layered);
+		free(few);
+		rig_free(r);
+	}
 }
 
 static void policy_is_layered(void **state)
@@ -253,9 +304,10 @@ static void steps_are_stages(void **state)
 	steps_are_stages_at(64, 1, FH_PRECISION_BF16, 1.0);
 }
 
-/* Learn steps: one launch forward against four, everything that lasts. */
+/* Learn steps: one launch forward, of blocks or of clusters, against four, everything that lasts. */
 static void learning_is_staged(void **state)
 {
+	static const char *const asked[] = {"1", "8", "432"};
 	static const int learnt[] = {T_PARAM, T_TARGET, T_M, T_V, T_GRAD, T_TREE, T_CLOCK, T_INDEX, T_ERROR, T_CE};
 	static const struct run steps = {DQN_PHASE_LEARN, 3};
 	struct rig rigs[2], *r;
@@ -263,22 +315,26 @@ static void learning_is_staged(void **state)
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	for (int i = 0; i < 2; i++) {
-		r = &rigs[i];
-		setenv("FH_GPU_SYNC", i ? "1" : "0", 1);
+	enum { ASKED = sizeof asked / sizeof asked[0] };
+	for (int i = 0; i <= ASKED; i++) {
+		r = &rigs[i > 0];
+		setenv("FH_GPU_SYNC", i ? "0" : "1", 1);
 		make(r, &shapes[3], FH_PRECISION_BF16);
 		setenv("FH_GPU_SYNC", "0", 1);
-		rig_run_wide(r, i ? "0" : "1", &steps, 3);
+		rig_run_wide(r, i ? asked[i - 1] : "0", &steps, 3);
+		if (i == 0)
+			continue;
+		rig_equal_devices(&rigs[1], &rigs[0], learnt, sizeof learnt / sizeof learnt[0]);
+		rig_free(r);
 	}
-	rig_equal_devices(&rigs[0], &rigs[1], learnt, sizeof learnt / sizeof learnt[0]);
 	rig_free(&rigs[0]);
-	rig_free(&rigs[1]);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forward_is_layered),
+		cmocka_unit_test(outputs_are_layered),
 		cmocka_unit_test(policy_is_layered),
 		cmocka_unit_test(steps_are_stages),
 		cmocka_unit_test(learning_is_staged),

@@ -1,0 +1,609 @@
+/* The network over few rows in one launch (section 1), BF16: a cluster of blocks takes a tile of rows from the states to the outputs.
+ *
+ * The columns of every layer are cut into strips of 16, and these are shared out among the blocks of a cluster. A strip is one warp's,
+ * for all rows of the tile: so no weight is wanted by two warps of a cluster, and each warp brings its own into shared memory, those of
+ * all layers at the very beginning. What a warp computes of a hidden layer it sends to the blocks that go on with it; a block knows by one
+ * mbarrier a layer when all of it has come. Nobody waits for a whole block or cluster between layers.
+ *
+ * In shared memory a strip is a piece by itself: 16 columns of 16 rows (of a tile; of a step of weights, where a strip's outputs are the
+ * rows) are 512 bytes, two units of 16 bytes a row. A strip of one layer is a step of the sum in the next. */
+#include <cuda_bf16.h>
+#include <string.h>
+#include "gpu/cuda/cluster_forward.cuh"
+#include "gpu/cuda/copy.cuh"
+#include "gpu/cuda/shared.cuh"
+
+namespace {
+
+typedef __nv_bfloat16 bf16;
+
+enum { STRIP = 16, PIECE = STRIP * STRIP * (int)sizeof(bf16), BIAS = STRIP * (int)sizeof(float), STEPS = 16, WARPS = 8, THREADS = 32 * WARPS };
+enum { L_H1, L_H2, L_HEAD, L_OUT, LAYERS, HIDDEN = L_OUT, PARTS = 1 + FH_BRANCH_MAX, CLUSTER_MOST = 8 };
+
+/* A matrix of a layer: the trunk's has one, heads and outputs one each of V and the branches. Its strips are numbered from `first` on
+ * behind each other; its input begins at step a. The blocks from..to of a cluster go on with what comes out. */
+struct part { int first, w, bias, n, k, steps, a, from, to; };
+/* begin, count: the strips of each block; come: those that others send it; each: the most that one has; alike: every block has all;
+ * slot: bytes of a strip's weights; turn: the first warp to have a strip; the others: bytes in shared memory. */
+struct layer {
+	int strips, each, alike, parts, slot, weights, bias, in, out, turn, begin[CLUSTER_MOST], count[CLUSTER_MOST], come[CLUSTER_MOST];
+	struct part part[PARTS];
+};
+
+struct cluster_args {
+	const bf16 *x;           /* low [.., ldx], or: */
+	const float *obs;        /* F32 [.., SD] */
+	size_t x_trial;          /* bytes, as all of these */
+	int ldx, sd;
+	const bf16 *weight[2];   /* online, target: flat, of the first trial */
+	const float *bias[2];
+	size_t params;           /* elements from trial to trial */
+	bf16 *hidden[HIDDEN];    /* h1, h2, head */
+	size_t hidden_trial[HIDDEN], out_trial;
+	int ldhidden[HIDDEN], ldo;
+	float *out;
+	int size, tiles, first_tile; /* blocks of a cluster; tiles of a trial, the second pass's from first_tile on */
+	int whole;               /* a head and its outputs are one block's, which keeps no others */
+	struct mlp_pass pass[2];
+	struct layer layer[LAYERS];
+	int barriers, shared;    /* bytes in shared memory; of it in all */
+};
+static_assert(sizeof(struct cluster_args) <= 4096, "kernel arguments");
+
+/* ---------------------------------------------------------------- pieces */
+/* Where a half row is in a piece, in bytes: eight rows of one half, and two halves of rows that follow each other, meet in no bank. */
+__device__ __forceinline__ unsigned in_piece(int row, int half) { return (unsigned)(row * 2 + (half ^ (row >> 2 & 1))) * 16; }
+/* Pieces of weights are copied by lanes that have four of them in turn: each of the four has its units in another order. */
+__device__ __forceinline__ unsigned turned(unsigned at, int step) { return at ^ (unsigned)(step & 3) << 5; }
+
+__device__ __forceinline__ int part_of(const struct layer &l, int strip)
+{
+	int q = 0;
+
+	while (q + 1 < l.parts && strip >= l.part[q + 1].first)
+		q++;
+	return q;
+}
+
+/* ---------------------------------------------------------------- what comes in */
+/* The weights of a strip, n outputs of them, zeros behind and to whole steps. Eight lanes bring 64 columns of a row, four steps: where
+ * those of a lane go does not change from one 64 to the next. */
+__device__ __forceinline__ void bring_strip(const struct part &p, const bf16 *from, int n, char *to)
+{
+	const int lane = threadIdx.x & 31, unit = lane & 7, first = lane >> 3;
+	unsigned at[4];
+
+#pragma unroll
+	for (int r = 0; r < 4; r++)
+		at[r] = unit / 2 * PIECE + turned(in_piece(first + r * 4, unit & 1), unit / 2);
+	from += first * p.k + unit * 8;
+	if (p.k % 8) {
+#pragma unroll 1
+		for (int col = unit * 8; col < p.steps * STRIP; col += 64, from += 64, to += 4 * PIECE)
+#pragma unroll
+			for (int r = 0; r < 4; r++)
+				copy_odd((bf16 *)(to + at[r]), from + r * 4 * p.k, first + r * 4 < n ? copy_left(p.k, col) : 0);
+		return;
+	}
+	ptx_shared s = ptx_shared_at(to);
+
+#pragma unroll 1
+	for (int col = unit * 8; col < p.steps * STRIP; col += 64, from += 64, s += 4 * PIECE)
+#pragma unroll
+		for (int r = 0; r < 4; r++)
+			ptx_copy16_if(s + at[r], from + r * 4 * p.k, first + r * 4 < n && col < p.k);
+}
+
+/* The weights and biases of this warp's strips of a layer. Copies that do not wait. */
+__device__ __forceinline__ void bring(const struct layer &l, int rank, int warp, char *shared, const bf16 *weight, const float *bias)
+{
+	const int lane = threadIdx.x & 31, mine = l.count[rank];
+
+#pragma unroll 1
+	for (int i = (warp - l.turn) & (WARPS - 1); i < mine; i += WARPS) {
+		const int strip = l.begin[rank] + i;
+		const struct part &p = l.part[part_of(l, strip)];
+		const int first = (strip - p.first) * STRIP, n = min((int)STRIP, p.n - first);
+
+		if (lane < 4) {
+			const int left = max(0, min(4, n - lane * 4));
+
+			ptx_copy16(ptx_shared_at(shared + l.bias + i * BIAS + lane * 16), left ? bias + p.bias + first + lane * 4 : bias, left * (int)sizeof(float));
+		}
+		bring_strip(p, weight + p.w + (size_t)first * p.k, n, shared + l.weights + i * l.slot);
+	}
+	ptx_copy_commit();
+}
+
+/* Waits for this warp's copies of layer l. */
+__device__ __forceinline__ void wait_for(int l)
+{
+	if (l == L_H1)
+		ptx_copy_wait<LAYERS - 1 - L_H1>();
+	else if (l == L_H2)
+		ptx_copy_wait<LAYERS - 1 - L_H2>();
+	else if (l == L_HEAD)
+		ptx_copy_wait<LAYERS - 1 - L_HEAD>();
+	else
+		ptx_copy_wait<LAYERS - 1 - L_OUT>();
+	__syncwarp();
+}
+
+/* Elements col.. of a row of states, `left` of them, zeros behind. */
+__device__ __forceinline__ uint4 state_unit(const struct cluster_args &x, int z, int row, int col, int left)
+{
+	__align__(16) bf16 v[8];
+
+	if (x.x) {
+		const bf16 *s = (const bf16 *)((const char *)x.x + z * x.x_trial) + (size_t)row * x.ldx + col;
+
+		if (left == 8)
+			return *(const uint4 *)s;
+#pragma unroll
+		for (int e = 0; e < 8; e++)
+			v[e] = e < left ? s[e] : (bf16)0.f;
+		return *(const uint4 *)v;
+	}
+	const float *s = (const float *)((const char *)x.obs + z * x.x_trial) + (size_t)row * x.sd + col;
+
+#pragma unroll
+	for (int e = 0; e < 8; e += 2) {
+		float2 y = {0.f, 0.f};
+
+		if (x.sd % 2 == 0 && e + 1 < left)
+			y = *(const float2 *)(s + e);
+		else
+			y.x = e < left ? s[e] : 0.f, y.y = e + 1 < left ? s[e + 1] : 0.f;
+		v[e] = __float2bfloat16_rn(y.x), v[e + 1] = __float2bfloat16_rn(y.y);
+	}
+	return *(const uint4 *)v;
+}
+
+/* A tile's states, zeros to whole steps and below the last row. */
+template <int MI> __device__ __forceinline__ void bring_states(const struct cluster_args &x, char *to, int z, int first, int valid)
+{
+	enum { UNITS = MI * PIECE / 16 };
+
+#pragma unroll 1
+	for (int i = threadIdx.x; i < x.layer[L_H1].part[0].steps * UNITS; i += THREADS) {
+		const int row = i % UNITS / 2, col = i / UNITS * STRIP + ((i & 1) ^ (row >> 2 & 1)) * 8, left = row < valid ? copy_left(x.sd, col) : 0;
+
+		*(uint4 *)(to + i * 16) = left ? state_unit(x, z, first + row, col, left) : make_uint4(0, 0, 0, 0);
+	}
+}
+
+/* ---------------------------------------------------------------- products */
+/* The fragments of up to STEPS steps of a strip's weights. */
+__device__ __forceinline__ void load_weights(unsigned (&b)[STEPS][4], const char *piece, int steps)
+{
+	const int lane = threadIdx.x & 31;
+	const unsigned at = in_piece((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
+	ptx_shared from[4];
+
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		from[i] = ptx_shared_at(piece) + turned(at, i);
+#pragma unroll
+	for (int i = 0; i < STEPS; i++)
+		if (i < steps)
+			ptx_ldmatrix4(b[i], from[i & 3] + i * PIECE);
+}
+
+/* acc += rows b, in the order of gemm.cu: by 16 of k, upwards. rows: this lane's first fragment; those of the next step are read
+ * before the products of this one. */
+template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][2][4], ptx_shared rows, const unsigned (&b)[STEPS][4], int steps)
+{
+	unsigned a[2][MI][4];
+
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+		ptx_ldmatrix4(a[0][i], rows + i * PIECE);
+#pragma unroll
+	for (int k = 0; k < STEPS; k++) {
+		if (k >= steps)
+			break;
+		if (k + 1 < steps)
+#pragma unroll
+			for (int i = 0; i < MI; i++)
+				ptx_ldmatrix4(a[(k + 1) & 1][i], rows + ((k + 1) * MI + i) * PIECE);
+#pragma unroll
+		for (int j = 0; j < 2; j++)
+#pragma unroll
+			for (int i = 0; i < MI; i++)
+				ptx_mma_bf16(acc[i][j], a[k & 1][i], b[k][j * 2], b[k][j * 2 + 1]);
+	}
+}
+
+/* ---------------------------------------------------------------- what goes out */
+/* A strip of a hidden layer, after relu: into its place in this block, which counts its own strips, and to the blocks that go on with it,
+ * which count bytes. */
+template <int MI>
+__device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const float *bias, const struct part &p, int size, int rank, char *to, ptx_shared bar)
+{
+	const int lane = threadIdx.x & 31;
+	unsigned v[2][2 * MI], at[2][2];
+
+#pragma unroll
+	for (int j = 0; j < 2; j++) {
+		const float2 b = *(const float2 *)(bias + j * 8 + (lane & 3) * 2);
+#pragma unroll
+		for (int i = 0; i < 2; i++)
+			at[j][i] = in_piece(i * 8 + lane / 4, j) + (lane & 3) * 4;
+#pragma unroll
+		for (int i = 0; i < 2 * MI; i++) {
+			const __nv_bfloat162 h = __floats2bfloat162_rn(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b.x, 0.f), ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b.y, 0.f));
+
+			memcpy(&v[j][i], &h, sizeof h);
+		}
+	}
+#pragma unroll 1
+	for (int d = 1; d < size; d++) { /* each begins with another */
+		const int other = (rank + d) & (size - 1);
+
+		if (other < p.from || other > p.to)
+			continue;
+		const ptx_remote its = ptx_remote_at(ptx_shared_at(to), other), its_bar = ptx_remote_at(bar, other);
+#pragma unroll
+		for (int j = 0; j < 2; j++)
+#pragma unroll
+			for (int i = 0; i < 2 * MI; i++)
+				ptx_remote_async4(its + at[j][i & 1] + i / 2 * PIECE, v[j][i], its_bar);
+	}
+#pragma unroll
+	for (int j = 0; j < 2; j++)
+#pragma unroll
+		for (int i = 0; i < 2 * MI; i++)
+			*(unsigned *)(to + at[j][i & 1] + i / 2 * PIECE) = v[j][i];
+	__syncwarp();
+	if (lane == 0)
+		ptx_barrier_arrive(bar);
+}
+
+/* The same strip to memory, for the backward pass. to: its first row and column there. */
+template <int MI> __device__ __forceinline__ void keep_strip(const char *from, bf16 *to, int ld, int rows)
+{
+	const int lane = threadIdx.x & 31, row = lane / 2, half = (lane & 1) ^ (row >> 2 & 1);
+
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+		if (i * STRIP + row < rows)
+			*(uint4 *)(to + (size_t)(i * STRIP + row) * ld + half * 8) = *(const uint4 *)(from + i * PIECE + lane * 16);
+}
+
+/* A strip of outputs to memory. to: its first column in the tile's first row. */
+template <int MI> __device__ __forceinline__ void write_strip(const float (&acc)[MI][2][4], const float *bias, float *to, int ldo, int rows)
+{
+	const int lane = threadIdx.x & 31;
+
+	const float2 b0 = *(const float2 *)(bias + (lane & 3) * 2), b1 = *(const float2 *)(bias + 8 + (lane & 3) * 2);
+
+	to += (size_t)(lane / 4) * ldo + (lane & 3) * 2;
+#pragma unroll
+	for (int i = 0; i < 2 * MI; i++, to += 8 * ldo)
+		if (i * 8 + lane / 4 < rows) {
+			const float *a = &acc[i / 2][0][i % 2 * 2], *b = &acc[i / 2][1][i % 2 * 2];
+
+			__stwb((float2 *)to, make_float2(ptx_max_nan(a[0] + b0.x, -INFINITY), ptx_max_nan(a[1] + b0.y, -INFINITY)));
+			__stwb((float2 *)(to + 8), make_float2(ptx_max_nan(b[0] + b1.x, -INFINITY), ptx_max_nan(b[1] + b1.y, -INFINITY)));
+		}
+}
+
+/* ---------------------------------------------------------------- the kernel */
+/* What the mbarriers count: this block's own strips, and the bytes that others send, which one more arrival announces. */
+template <int MI> __device__ __forceinline__ void open_barriers(const struct cluster_args &x, int rank, ptx_shared bar)
+{
+#pragma unroll
+	for (int i = 0; i < HIDDEN; i++) {
+		ptx_barrier_init(bar + i * 8, 1 + x.layer[i].count[rank]);
+		ptx_barrier_expect(bar + i * 8, x.layer[i].come[rank] * MI * PIECE);
+	}
+	ptx_barrier_init_fence();
+}
+
+/* MI: sixteens of rows of a tile. */
+template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const __grid_constant__ struct cluster_args x)
+{
+	PTX_SHARED(char, shared);
+	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31, rank = (int)ptx_cluster_rank();
+	const int z = blockIdx.z, tile = blockIdx.x / x.size;
+	const struct mlp_pass &p = x.pass[tile >= x.first_tile];
+	const int first = (tile - (tile >= x.first_tile ? x.first_tile : 0)) * MI * STRIP, valid = min(MI * (int)STRIP, p.rows - first);
+	const int away = x.whole ? x.layer[L_HEAD].begin[rank] : 0; /* heads that this block does not have, in strips */
+	const ptx_shared bar = ptx_shared_at(shared + x.barriers);
+
+#pragma unroll 1
+	for (int i = 0; i < LAYERS; i++)
+		bring(x.layer[i], rank, warp, shared, x.weight[p.target] + z * x.params, x.bias[p.target] + z * x.params);
+	if (threadIdx.x == 0)
+		open_barriers<MI>(x, rank, bar);
+	__syncwarp();
+	ptx_cluster_arrive_relaxed(); /* from here on others may send */
+	cuda_wait_before();
+	cuda_let_next();
+	bring_states<MI>(x, shared + x.layer[L_H1].in, z, p.x_row + first, valid);
+	__syncthreads();
+	ptx_cluster_wait();
+#pragma unroll 1
+	for (int i = 0; i < LAYERS; i++) {
+		const struct layer &l = x.layer[i];
+		const int mine = l.count[rank];
+		int at = (warp - l.turn) & (WARPS - 1);
+		unsigned b[STEPS][4];
+
+		if (at < mine) {
+			wait_for(i);
+			load_weights(b, shared + l.weights + at * l.slot, l.part[part_of(l, l.begin[rank] + at)].steps);
+		}
+		if (i != L_H1) /* all of it is here: what this block has of it, and what others sent */
+			ptx_barrier_wait(bar + (i - 1) * 8, 0);
+#pragma unroll 1
+		for (bool loaded = true; at < mine; at += WARPS, loaded = false) {
+			const int strip = l.begin[rank] + at;
+			const struct part &q = l.part[part_of(l, strip)];
+			const float *bias = (const float *)(shared + l.bias + at * BIAS);
+			const ptx_shared rows = ptx_shared_at(shared + l.in + (q.a - (i == L_OUT ? away : 0)) * MI * PIECE) + in_piece(lane & 15, lane >> 4);
+			float acc[MI][2][4] = {};
+
+#pragma unroll 1
+			for (int k = 0; k < q.steps; k += STEPS, loaded = false) {
+				if (!loaded)
+					load_weights(b, shared + l.weights + at * l.slot + k * PIECE, q.steps - k);
+				multiply<MI>(acc, rows + k * MI * PIECE, b, q.steps - k);
+			}
+			if (i == L_OUT) {
+				float *to = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first) * x.ldo + strip * STRIP;
+
+				write_strip<MI>(acc, bias, to, x.ldo, valid);
+				continue;
+			}
+			char *to = shared + l.out + (strip - (i == L_HEAD ? away : 0)) * MI * PIECE;
+
+			send_strip<MI>(acc, bias, q, x.size, rank, to, bar + i * 8);
+			if (p.keep > first && (!l.alike || strip % x.size == rank))
+				keep_strip<MI>(to, (bf16 *)((char *)x.hidden[i] + z * x.hidden_trial[i]) + (size_t)(p.row + first) * x.ldhidden[i] + strip * STRIP,
+				               x.ldhidden[i], min(valid, p.keep - first));
+		}
+	}
+}
+
+/* ---------------------------------------------------------------- which clusters */
+void add_part(struct layer *l, const struct dqn_layer *q, int a)
+{
+	l->part[l->parts++] = {l->strips, (int)q->w, (int)q->b, q->out, q->in, cuda_tiles(q->in, STRIP), a, 0, 0};
+	l->strips += cuda_tiles(q->out, STRIP);
+	l->slot = max(l->slot, cuda_tiles(q->in, STRIP) * (int)PIECE);
+}
+
+/* Who has which strips: as many each; of the first layer all (alike); of heads and outputs whole heads. */
+void deal(struct cluster_args *x, int alike)
+{
+	x->layer[L_H1].alike = alike;
+	for (int i = 0; i < LAYERS; i++) {
+		struct layer *l = &x->layer[i];
+
+		for (int rank = 0; rank < x->size; rank++) {
+			int edge[2];
+
+			for (int k = 0; k < 2; k++) {
+				const int head = cuda_tiles((rank + k) * l->parts, x->size);
+
+				edge[k] = l->alike ? k * l->strips : !x->whole || i < L_HEAD ? (rank + k) * l->strips / x->size :
+				          head < l->parts ? l->part[head].first : l->strips;
+			}
+			l->begin[rank] = edge[0], l->count[rank] = edge[1] - edge[0];
+			l->each = max(l->each, l->count[rank]);
+		}
+	}
+}
+
+int end_of(const struct layer *l, int part) { return part + 1 < l->parts ? l->part[part + 1].first : l->strips; }
+int shared_by(const struct layer *l, int rank, int from, int to) { return max(0, min(to, l->begin[rank] + l->count[rank]) - max(from, l->begin[rank])); }
+
+/* Who goes on with what: all with the trunk (nobody needs to be sent what all have), with a head those that have some of its outputs;
+ * and how much each is sent. */
+void name_readers(struct cluster_args *x)
+{
+	const struct layer *next = &x->layer[L_OUT];
+
+	for (int i = 0; i < HIDDEN; i++) {
+		struct layer *l = &x->layer[i];
+
+		for (int q = 0; q < l->parts; q++) {
+			struct part *p = &l->part[q];
+
+			p->from = CLUSTER_MOST, p->to = -1;
+			for (int rank = 0; rank < x->size; rank++)
+				if (!l->alike && (i < L_HEAD || shared_by(next, rank, next->part[q].first, end_of(next, q)))) {
+					p->from = min(p->from, rank), p->to = rank;
+					l->come[rank] += end_of(l, q) - p->first - shared_by(l, rank, p->first, end_of(l, q));
+				}
+		}
+	}
+}
+
+/* Shared memory: weights and biases, then h1 and behind it x, later heads in the place of both; then h2. */
+void place(struct cluster_args *x, int mi, int states)
+{
+	const int strip = mi * PIECE, heads = x->whole ? x->layer[L_HEAD].each : x->layer[L_HEAD].strips;
+	int at = 0, turn = 0;
+
+	for (int i = 0; i < LAYERS; i++) {
+		struct layer *l = &x->layer[i];
+
+		l->weights = at, at += l->each * l->slot;
+		l->turn = turn, turn = (turn + l->each) % WARPS;
+	}
+	for (int i = 0; i < LAYERS; i++)
+		x->layer[i].bias = at, at += x->layer[i].each * BIAS;
+	x->layer[L_H1].out = x->layer[L_H2].in = x->layer[L_HEAD].out = x->layer[L_OUT].in = at;
+	x->layer[L_H1].in = at + x->layer[L_H1].strips * strip;
+	at += max(x->layer[L_H1].strips + states, heads) * strip;
+	x->layer[L_H2].out = x->layer[L_HEAD].in = at;
+	at += x->layer[L_H2].strips * strip;
+	x->barriers = at, at += HIDDEN * 8;
+	x->shared = at;
+}
+
+/* What depends on the network and on how it is divided. */
+void describe(struct cuda_exec *c, int size, int alike, int whole, int mi, struct cluster_args *x)
+{
+	const struct dqn_dims *d = &c->dims;
+
+	*x = {};
+	x->size = size, x->whole = whole;
+	x->sd = d->SD, x->ldx = c->s.ldx;
+	add_part(&x->layer[L_H1], &d->layer[DQN_S1], 0);
+	add_part(&x->layer[L_H2], &d->layer[DQN_S2], 0);
+	for (int h = 0, a = 0; h <= d->D; h++) {
+		const struct dqn_layer *l = &d->layer[DQN_V1 + 2 * h];
+
+		add_part(&x->layer[L_HEAD], l, 0);
+		add_part(&x->layer[L_OUT], l + 1, a);
+		a += cuda_tiles(l->out, STRIP);
+	}
+	deal(x, alike);
+	name_readers(x);
+	place(x, mi, cuda_tiles(d->SD, STRIP));
+	x->weight[0] = cuda_tensor<bf16>(c, T_PARAM_LP), x->weight[1] = cuda_tensor<bf16>(c, T_TARGET_LP);
+	x->bias[0] = cuda_tensor<float>(c, T_PARAM), x->bias[1] = cuda_tensor<float>(c, T_TARGET);
+	x->params = (size_t)d->params;
+}
+
+int tiles_of(const struct mlp_pass *pass, int passes, int rows)
+{
+	int tiles = 0;
+
+	for (int i = 0; i < passes; i++)
+		tiles += cuda_tiles(pass[i].rows, rows);
+	return tiles;
+}
+
+/* Where a cluster of several blocks lies in a part of the machine, some multiprocessors are left over: an H200 has 132, and holds 30 of
+ * four blocks, 15 of eight. */
+int at_once(const struct cuda_exec *c, int size) { return max(1, size == 1 ? c->multiprocessors : c->multiprocessors * 10 / 11 / size); }
+
+/* Clocks of a wave, reckoned: weights at 64 bytes a clock, a step of the sum at what its products or its fragments of rows take, what
+ * blocks say to each other. */
+long wave_cost(const struct cluster_args *x, int mi)
+{
+	enum { PER_PRODUCT = 7, CHAIN = 26, EXCHANGE = 500, ALONE = 150, FRAGMENT = PIECE / 128 };
+	long weights = 0, work = 0;
+
+	for (int i = 0; i < LAYERS; i++) {
+		const struct layer *l = &x->layer[i];
+
+		weights += (long)l->each * l->slot / 64;
+		for (int left = l->each; left > 0; left -= WARPS) {
+			const int warps = min(left, (int)WARPS), step = max(max((int)CHAIN, cuda_tiles(warps, 4) * 2 * mi * PER_PRODUCT), warps * mi * FRAGMENT);
+
+			work += (long)l->slot / PIECE * step;
+		}
+		work += l->part[0].from < l->part[0].to ? EXCHANGE + (x->size - 1) * l->each * mi * PIECE / 20 : ALONE;
+	}
+	return weights / 2 + work;
+}
+
+/* Clusters of 1, 2, 4, 8 blocks for tiles of 16, 32, 64 rows. */
+enum { DIVISIONS = 4 * 3 };
+
+/* FH_GPU_WIDE as 100 * blocks + rows; 0: nothing like that is asked for. */
+int asked_for(int size, int mi) { return cuda_wide_asked() == 100 * size + STRIP * mi; }
+int any_asked(void)
+{
+	for (int k = 0; k < DIVISIONS; k++)
+		if (asked_for(1 << k / 3, 1 << k % 3))
+			return 1;
+	return 0;
+}
+
+/* The fastest division that fits, and its waves: 0, none does. Bits do not depend on it. */
+long choose(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int passes, struct cluster_args *best, int *best_mi)
+{
+	const int asked = any_asked();
+	long least = 0, best_waves = 0;
+	struct cluster_args x;
+
+	if (c->dims.precision != FH_PRECISION_BF16 || c->dims.params > INT32_MAX || !c->clusters)
+		return 0;
+	for (int k = 0; k < DIVISIONS; k++)
+		for (int i = 0; i < 4; i++) {
+			const int size = 1 << k / 3, mi = 1 << k % 3;
+
+			describe(c, size, i & 1, i >> 1, mi, &x);
+			/* a block without a strip of h2 might still write h1 where others send it heads */
+			if ((size_t)x.shared > cuda_shared_most(c) || x.layer[L_H2].strips < size || (asked && !asked_for(size, mi)))
+				continue;
+			const long clusters = (long)tiles_of(pass, passes, mi * STRIP) * trials, waves = (clusters + at_once(c, size) - 1) / at_once(c, size);
+			const long cost = waves * wave_cost(&x, mi);
+
+			if (!best_waves || cost < least)
+				least = cost, best_waves = waves, *best = x, *best_mi = mi;
+		}
+	return best_waves;
+}
+
+template <int MI> int launch(struct cuda_exec *c, const struct cluster_args *x, int trials, const char *what, struct fh_status *st)
+{
+	const dim3 grid((unsigned)(x->tiles * x->size), 1, (unsigned)trials);
+
+	CUDA_TRY(cuda_allow_shared(c, k_cluster<MI>));
+	/* With observations it is the first launch of a step: what was in front may have written the weights. */
+	const cudaError_t e = x->obs ? cuda_launch_cluster_plain(c->stream, k_cluster<MI>, grid, x->size, THREADS, (size_t)x->shared, *x) :
+	                               cuda_launch_cluster(c, k_cluster<MI>, grid, x->size, THREADS, (size_t)x->shared, *x);
+	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
+}
+
+int start(struct cuda_exec *c, struct cluster_args *x, int mi, const struct mlp_pass *pass, int passes, const char *what, struct fh_status *st)
+{
+	memcpy(x->pass, pass, sizeof *pass * (size_t)passes);
+	x->first_tile = cuda_tiles(pass[0].rows, mi * STRIP);
+	x->tiles = tiles_of(pass, passes, mi * STRIP);
+	return mi == 1 ? launch<1>(c, x, c->dims.P, what, st) : mi == 2 ? launch<2>(c, x, c->dims.P, what, st) : launch<4>(c, x, c->dims.P, what, st);
+}
+
+} // namespace
+
+int cluster_asked(void) { return cuda_wide_asked() == 8 || any_asked(); }
+
+int cluster_takes(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int passes)
+{
+	enum { WAVES = 2 };
+	struct cluster_args x;
+	int mi;
+
+	if (c->sync || (cuda_wide_asked() >= 0 && !cluster_asked()))
+		return 0;
+	const long waves = choose(c, trials, pass, passes, &x, &mi);
+	return waves && (waves <= WAVES || cuda_wide_asked() > 0);
+}
+
+int cluster_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st)
+{
+	const struct cuda_scratch *s = &c->s;
+	const struct cuda_array *hidden[HIDDEN] = {&s->h1, &s->h2, &s->head};
+	const int ld[HIDDEN] = {s->ldh1, s->ldh2, s->ldhead};
+	struct cluster_args x;
+	int mi;
+
+	if (!choose(c, c->dims.P, pass, passes, &x, &mi))
+		return fh_fail(st, FH_INTERNAL, "forward: no cluster fits"); /* cluster_takes() said otherwise */
+	x.x = cuda_at<bf16>(c, &s->x), x.x_trial = s->x.stride;
+	for (int i = 0; i < HIDDEN; i++)
+		x.hidden[i] = cuda_at<bf16>(c, hidden[i]), x.hidden_trial[i] = hidden[i]->stride, x.ldhidden[i] = ld[i];
+	x.out = cuda_at<float>(c, &s->out), x.out_trial = s->out.stride, x.ldo = s->ldo;
+	return start(c, &x, mi, pass, passes, "launch of the forward pass", st);
+}
+
+int cluster_outputs(struct cuda_exec *c, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	const struct mlp_pass pass = {0, d->N, 0, 0, 0};
+	struct cluster_args x;
+	int mi;
+
+	if (!choose(c, d->P, &pass, 1, &x, &mi))
+		return fh_fail(st, FH_INTERNAL, "policy: no cluster fits");
+	x.obs = cuda_tensor<float>(c, T_OBS), x.x_trial = (size_t)d->N * d->SD * sizeof(float);
+	x.out = cuda_at<float>(c, &c->s.pout), x.out_trial = c->s.pout.stride, x.ldo = c->s.ldo;
+	return start(c, &x, mi, &pass, 1, "launch of the policy's outputs", st);
+}
