@@ -8,28 +8,34 @@
 
 namespace {
 
-/* Schedules of this step, and the numbers that the optimizer will want. By a warp: a power and what follows from it are a lane's each, or this would
- * take longer than the walk beside it. */
-__device__ void advance(struct dqn_clock *c, struct cuda_step *step, int lane)
+/* Schedules of this step, and the numbers that the optimizer will want. By ADVANCE_THREADS: a power and what follows from it are a lane's each, the
+ * rest another warp's, and all is read before anything is stored, or this would take longer than the walk beside it. */
+enum { ADVANCE_THREADS = 64 };
+__device__ __forceinline__ void advance(struct dqn_clock *c, struct cuda_step *step, int thread)
 {
-	const double share = c->planned > 0 ? (double)c->step / (double)c->planned : 1.0;
-	const double bias = 1.0 - pow(lane ? 0.999 : 0.9, (double)(c->applied + 1));
-	const float scale = (float)(1.0 / bias);
+	if (thread < 2) {
+		const double bias = 1.0 - pow(thread ? 0.999 : 0.9, (double)(c->applied + 1));
 
-	if (lane == 1)
-		c->bias2 = bias, step->scale2 = scale;
-	if (lane)
+		*(thread ? &c->bias2 : &c->bias1) = bias;
+		*(thread ? &step->scale2 : &step->scale1) = (float)(1.0 / bias);
+	}
+	if (thread != 32)
 		return;
-	c->bias1 = bias, step->scale1 = scale;
-	c->lr = c->lr_linear ? c->lr0 + (c->lr_end - c->lr0) * (share < 1.0 ? share : 1.0) : c->lr0;
-	c->beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
-	step->lr = (float)c->lr;
-	step->decay = (float)(c->lr * c->weight_decay);
-	step->tau = (float)c->tau;
-	step->stuck = c->skipped_run >= DQN_SKIP_LIMIT;
-	step->hard = c->target_period > 0;
-	step->copy = c->target_period > 0 && (c->applied + 1) % c->target_period == 0;
-	step->max_grad_norm = c->max_grad_norm;
+	const int64_t now = c->step, planned = c->planned, applied = c->applied, period = c->target_period;
+	const double lr0 = c->lr0, lr_end = c->lr_end, weight_decay = c->weight_decay, tau = c->tau, most = c->max_grad_norm;
+	const double beta = tree_beta(c->beta0, c->beta_end, now, planned), share = planned > 0 ? (double)now / (double)planned : 1.0;
+	const double lr = c->lr_linear ? lr0 + (lr_end - lr0) * (share < 1.0 ? share : 1.0) : lr0;
+	const int stuck = c->skipped_run >= DQN_SKIP_LIMIT;
+
+	c->lr = lr;
+	c->beta = beta;
+	step->lr = (float)lr;
+	step->decay = (float)(lr * weight_decay);
+	step->tau = (float)tau;
+	step->stuck = stuck;
+	step->hard = period > 0;
+	step->max_grad_norm = most;
+	step->copy = period > 0 && (applied + 1) % period == 0;
 }
 
 __global__ void k_advance(struct dqn_clock *clock, struct cuda_step *step, size_t step_trial)
@@ -37,48 +43,56 @@ __global__ void k_advance(struct dqn_clock *clock, struct cuda_step *step, size_
 	advance(&clock[blockIdx.z], (struct cuda_step *)((char *)step + blockIdx.z * step_trial), threadIdx.x);
 }
 
-/* The nodes of the `levels` levels below n (at most five), by one warp: as if n were 1, lane l holds nodes l (2..31) and 32 + l of the
- * heap. As doubles, which x is compared with; of right children only whether they are empty is asked. */
-struct nodes { float upper, lower; };
+/* The children of the nodes of `levels` levels from n down (at most ROUND), by one warp: as if n were 1, lane l holds the two children of
+ * node l of the heap (1..31), and of node 32 + l. One load is five levels, two are six. */
+enum { ROUND = 6 };
+struct nodes { float2 upper, lower; };
 __device__ __forceinline__ struct nodes load_below(const float *node, int n, int levels, int lane)
 {
 	const int depth = 31 - __clz(lane | 1);
+	const float2 *pair = (const float2 *)node, none = make_float2(0.f, 0.f);
 
-	return {lane >= 2 && depth <= levels ? node[(n << depth) + (lane - (1 << depth))] : 0.f, levels == 5 ? node[(n << 5) + lane] : 0.f};
+	return {lane && depth < levels ? pair[(n << depth) + (lane - (1 << depth))] : none, levels == ROUND ? pair[(n << 5) + lane] : none};
 }
 
-/* One level down from h: the same comparisons on the same numbers as tree_step(). All lanes alike. */
-__device__ __forceinline__ void step_down(double &x, int &h, double nodes, unsigned empty)
+/* One level down from h, whose children lane h & 31 has: the same comparisons on the same numbers as tree_step(). All lanes alike. */
+__device__ __forceinline__ void step_down(double &x, int &h, double lefts, unsigned empty)
 {
-	const double left = __shfl_sync(0xffffffffu, nodes, (2 * h) & 31);
-	const bool right = !(x < left || (empty >> ((2 * h + 1) & 31) & 1));
+	const double left = __shfl_sync(0xffffffffu, lefts, h & 31);
+	const bool right = !(x < left || (empty >> (h & 31) & 1));
 
 	x = right ? x - left : x;
 	h = 2 * h + right;
 }
 
-/* tree_find() by one warp: five levels at a time are loaded at once, so a tree of 2^17 leaves costs four waits, not seventeen. All
- * lanes hold x and get the leaf; `now` are the nodes below the root. */
-__device__ __forceinline__ int32_t find_by_warp(const float *node, int C, int depth, struct nodes now, double x, int lane)
+/* tree_find() by one warp: six levels at a time are loaded at once, so a tree of 2^17 leaves costs three waits, not seventeen. All
+ * lanes hold x and get the leaf and what it holds; `now` are the nodes below the root. */
+__device__ __forceinline__ int32_t find_by_warp(const float *node, int C, int depth, struct nodes now, double x, int lane, float &own)
 {
 	int n = 1;
 
+	own = depth ? 0.f : node[1];
 	while (depth > 0) {
-		const int levels = min(depth, 5);
-		const double upper = now.upper, lower = now.lower;
-		const unsigned upper_empty = __ballot_sync(0xffffffffu, now.upper == 0.f), lower_empty = __ballot_sync(0xffffffffu, now.lower == 0.f);
+		const int levels = min(depth, (int)ROUND);
+		const double upper = now.upper.x, lower = now.lower.x;
+		const unsigned upper_empty = __ballot_sync(0xffffffffu, now.upper.y == 0.f), lower_empty = __ballot_sync(0xffffffffu, now.lower.y == 0.f);
 		int h = 1;
 
 #pragma unroll
-		for (int k = 0; k < 4; k++)
+		for (int k = 0; k < ROUND - 1; k++)
 			if (k < levels)
 				step_down(x, h, upper, upper_empty);
-		if (levels == 5)
+		if (levels == ROUND)
 			step_down(x, h, lower, lower_empty);
 		n = (n << levels) + (h - (1 << levels));
 		depth -= levels;
-		if (depth > 0)
-			now = load_below(node, n, min(depth, 5), lane);
+		if (depth > 0) {
+			now = load_below(node, n, min(depth, (int)ROUND), lane);
+		} else {
+			const float2 last = levels == ROUND ? now.lower : now.upper;
+
+			own = __shfl_sync(0xffffffffu, h & 1 ? last.y : last.x, h >> 1 & 31);
+		}
 	}
 	return n - C;
 }
@@ -99,61 +113,58 @@ struct walk_args {
 	int32_t *a;
 	void *x; /* low [2B, ldx] */
 	size_t x_trial;
-	int ldx;
-	struct dqn_dims d;
+	int ldx, B, SD, D;       /* not the dimensions whole: arguments are fetched line by line */
+	int64_t C;
 };
 
 template <typename T> __device__ void gather(const struct walk_args &x, int j, int32_t leaf, int lane)
 {
-	const struct dqn_dims &d = x.d;
 	const int z = blockIdx.z;
-	const size_t at = (size_t)z * d.B + j, from = (size_t)z * d.C + leaf;
-	const T *s = (const T *)x.rp_s + from * d.SD, *s2 = (const T *)x.rp_s2 + from * d.SD;
-	T *low = (T *)((char *)x.x + z * x.x_trial), *to = low + (size_t)j * x.ldx, *to2 = low + (size_t)(d.B + j) * x.ldx;
+	const size_t at = (size_t)z * x.B + j, from = (size_t)z * x.C + leaf;
+	const T *s = (const T *)x.rp_s + from * x.SD, *s2 = (const T *)x.rp_s2 + from * x.SD;
+	T *low = (T *)((char *)x.x + z * x.x_trial), *to = low + (size_t)j * x.ldx, *to2 = low + (size_t)(x.B + j) * x.ldx;
 
-	for (int k = lane; k < d.SD; k += 32) {
+	for (int k = lane; k < x.SD; k += 32) {
 		const T v = s[k], v2 = s2[k];
 
 		to[k] = v;
 		to2[k] = v2;
 		if (x.s)
-			x.s[at * d.SD + k] = (float)v, x.s2[at * d.SD + k] = (float)v2;
+			x.s[at * x.SD + k] = (float)v, x.s2[at * x.SD + k] = (float)v2;
 	}
-	if (lane < d.D)
-		x.a[at * d.D + lane] = x.rp_a[from * d.D + lane];
+	if (lane < x.D)
+		x.a[at * x.D + lane] = x.rp_a[from * x.D + lane];
 	if (lane == 0)
 		x.R[at] = x.rp_r[from], x.G[at] = x.rp_g[from];
 }
 
 /* A transition whose rows are whole 16s, by one warp: first s, then s'. Loaded before the weight is found, stored after. */
 struct transition { uint4 part; int32_t a; float R, G; };
-template <typename T> __device__ __forceinline__ bool whole_rows(const struct dqn_dims &d)
+template <typename T> __device__ __forceinline__ bool whole_rows(int SD)
 {
-	return d.SD * sizeof(T) % 16 == 0 && 2 * d.SD * sizeof(T) <= 32 * 16;
+	return SD * sizeof(T) % 16 == 0 && 2 * SD * sizeof(T) <= 32 * 16;
 }
 template <typename T> __device__ __forceinline__ void load_rows(struct transition &t, const struct walk_args &x, int32_t leaf, int lane)
 {
-	const struct dqn_dims &d = x.d;
-	const int per_row = d.SD * (int)sizeof(T) / 16;
-	const size_t from = (size_t)blockIdx.z * d.C + leaf;
+	const int per_row = x.SD * (int)sizeof(T) / 16;
+	const size_t from = (size_t)blockIdx.z * x.C + leaf;
 
 	if (lane < 2 * per_row)
-		t.part = *((const uint4 *)((const T *)(lane < per_row ? x.rp_s : x.rp_s2) + from * d.SD) + lane % per_row);
-	if (lane < d.D)
-		t.a = x.rp_a[from * d.D + lane];
+		t.part = *((const uint4 *)((const T *)(lane < per_row ? x.rp_s : x.rp_s2) + from * x.SD) + lane % per_row);
+	if (lane < x.D)
+		t.a = x.rp_a[from * x.D + lane];
 	t.R = x.rp_r[from], t.G = x.rp_g[from];
 }
 template <typename T> __device__ __forceinline__ void store_rows(const struct transition &t, const struct walk_args &x, int j, int lane)
 {
-	const struct dqn_dims &d = x.d;
-	const int per_row = d.SD * (int)sizeof(T) / 16;
-	const size_t at = (size_t)blockIdx.z * d.B + j;
+	const int per_row = x.SD * (int)sizeof(T) / 16;
+	const size_t at = (size_t)blockIdx.z * x.B + j;
 	T *low = (T *)((char *)x.x + blockIdx.z * x.x_trial);
 
 	if (lane < 2 * per_row)
-		__stwb((uint4 *)(low + (size_t)(lane < per_row ? j : d.B + j) * x.ldx) + lane % per_row, t.part);
-	if (lane < d.D)
-		x.a[at * d.D + lane] = t.a;
+		__stwb((uint4 *)(low + (size_t)(lane < per_row ? j : x.B + j) * x.ldx) + lane % per_row, t.part);
+	if (lane < x.D)
+		x.a[at * x.D + lane] = t.a;
 	if (lane == 0)
 		x.R[at] = t.R, x.G[at] = t.G;
 }
@@ -163,34 +174,35 @@ template <typename T> __device__ __forceinline__ void store_rows(const struct tr
 template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) k_walk(const __grid_constant__ struct walk_args x)
 {
 	__shared__ double most[CUDA_WALK_SAMPLES];
-	const struct dqn_dims &d = x.d;
 	const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, z = blockIdx.z, j = blockIdx.x * CUDA_WALK_SAMPLES + warp;
 	struct dqn_clock *c = &x.clock[z];
-	const float *node = x.tree + (size_t)z * 2 * d.C;
+	const float *node = x.tree + (size_t)z * 2 * x.C;
 
+	cuda_wait_before();
+	cuda_let_next();
 	if (blockIdx.x == gridDim.x - 1 && x.step) { /* one block more than samples need */
-		if (threadIdx.x < 32)
+		if (threadIdx.x < ADVANCE_THREADS)
 			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial), threadIdx.x);
 		return;
 	}
 	if (lane == 0)
 		most[warp] = 0.0;
-	if (j < d.B) {
-		const int depth = 31 - __clz((int)d.C);
-		const struct nodes first = load_below(node, 1, min(depth, 5), lane); /* on their way while x is found */
+	if (j < x.B) {
+		const int depth = 31 - __clz((int)x.C);
+		const struct nodes first = load_below(node, 1, min(depth, (int)ROUND), lane); /* on their way while x is found */
 		const float total = node[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
-		const int32_t leaf = find_by_warp(node, (int)d.C, depth, first, tree_target(total, d.B, j, u), lane);
-		const float own = node[d.C + leaf];
-		const bool rows = x.gather && whole_rows<T>(d);
+		float own;
+		const int32_t leaf = find_by_warp(node, (int)x.C, depth, first, tree_target(total, x.B, j, u), lane, own);
+		const bool rows = x.gather && whole_rows<T>(x.SD);
 		struct transition t = {};
 
 		if (rows)
 			load_rows<T>(t, x, leaf, lane);
-		const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+		const double filled = (double)(c->stored < x.C ? c->stored : x.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
 		const double weight = (double)powf((float)(filled * (double)own / (double)total), (float)-beta);
 		if (lane == 0) {
 			most[warp] = weight;
-			x.index[(size_t)z * d.B + j] = leaf;
+			x.index[(size_t)z * x.B + j] = leaf;
 			((double *)((char *)x.raw + z * x.raw_trial))[j] = weight;
 		}
 		if (rows)
@@ -199,12 +211,14 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 			gather<T>(x, j, leaf, lane);
 	}
 	__syncthreads();
-	if (threadIdx.x == 0) {
-		double top = 0.0;
+	if (threadIdx.x < 32) {
+		double top = most[lane % CUDA_WALK_SAMPLES];
 
-		for (int k = 0; k < CUDA_WALK_SAMPLES; k++)
-			top = fmax(top, most[k]);
-		((double *)((char *)x.top + z * x.top_trial))[blockIdx.x] = top;
+#pragma unroll
+		for (int o = CUDA_WALK_SAMPLES / 2; o; o >>= 1)
+			top = fmax(top, __shfl_xor_sync(0xffffffffu, top, o));
+		if (lane == 0)
+			((double *)((char *)x.top + z * x.top_trial))[blockIdx.x] = top;
 	}
 }
 
@@ -232,16 +246,15 @@ template <typename T, typename V>
 __device__ __forceinline__ void gather_rows(const struct walk_args &x, const int32_t *leaf, int first, int rows)
 {
 	enum { U = sizeof(V) / sizeof(T) };
-	const struct dqn_dims &d = x.d;
-	const int z = blockIdx.z, per_row = d.SD / U;
-	const size_t replay = (size_t)z * d.C;
+	const int z = blockIdx.z, per_row = x.SD / U;
+	const size_t replay = (size_t)z * x.C;
 	T *low = (T *)((char *)x.x + z * x.x_trial);
 
 #pragma unroll 4
 	for (int i = threadIdx.x; i < 2 * rows * per_row; i += MANY_THREADS) {
 		const int row = i / per_row, at = i % per_row * U, r = row >> 1;
-		const T *from = (const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * d.SD + at;
-		V *to = (V *)(low + (size_t)((row & 1 ? d.B : 0) + first + r) * x.ldx + at);
+		const T *from = (const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * x.SD + at;
+		V *to = (V *)(low + (size_t)((row & 1 ? x.B : 0) + first + r) * x.ldx + at);
 
 		if constexpr (sizeof(V) == 16)
 			__stwb(to, *(const V *)from);
@@ -254,59 +267,60 @@ template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_
 {
 	__shared__ float2 top[TOP / 2];
 	__shared__ int32_t leaf[MANY_SAMPLES];
-	const struct dqn_dims &d = x.d;
-	const int z = blockIdx.z, first = blockIdx.x * MANY_SAMPLES, rows = min(d.B - first, (int)MANY_SAMPLES), j = first + threadIdx.x;
+	const int z = blockIdx.z, first = blockIdx.x * MANY_SAMPLES, rows = min(x.B - first, (int)MANY_SAMPLES), j = first + threadIdx.x;
 	struct dqn_clock *c = &x.clock[z];
-	const float *node = x.tree + (size_t)z * 2 * d.C;
+	const float *node = x.tree + (size_t)z * 2 * x.C;
 
+	cuda_wait_before();
+	cuda_let_next();
 	if (rows <= 0) { /* one block more than samples need */
-		if (threadIdx.x < 32)
+		if (threadIdx.x < ADVANCE_THREADS)
 			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial), threadIdx.x);
 		return;
 	}
-	const int64_t nodes = min((int64_t)TOP, 2 * d.C);
+	const int64_t nodes = min((int64_t)TOP, 2 * x.C);
 	for (int i = threadIdx.x; 2 * i < nodes; i += MANY_THREADS)
 		top[i] = ((const float2 *)node)[i];
 	__syncthreads();
 	if (threadIdx.x < MANY_SAMPLES) {
 		double most = 0.0;
 
-		if (j < d.B) {
+		if (j < x.B) {
 			const float total = ((const float *)top)[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
-			const double filled = (double)(c->stored < d.C ? c->stored : d.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
-			const int32_t found = find_by_thread(node, (const float *)top, d.C, tree_target(total, d.B, j, u));
+			const double filled = (double)(c->stored < x.C ? c->stored : x.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
+			const int32_t found = find_by_thread(node, (const float *)top, x.C, tree_target(total, x.B, j, u));
 
 			leaf[threadIdx.x] = found;
-			x.index[(size_t)z * d.B + j] = found;
-			most = (double)powf((float)(filled * (double)node[d.C + found] / (double)total), (float)-beta);
+			x.index[(size_t)z * x.B + j] = found;
+			most = (double)powf((float)(filled * (double)node[x.C + found] / (double)total), (float)-beta);
 			((double *)((char *)x.raw + z * x.raw_trial))[j] = most;
 		}
 #pragma unroll
 		for (int o = CUDA_WALK_SAMPLES / 2; o; o >>= 1)
 			most = fmax(most, __shfl_xor_sync(0xffffffffu, most, o));
-		if (threadIdx.x % CUDA_WALK_SAMPLES == 0 && j < d.B)
+		if (threadIdx.x % CUDA_WALK_SAMPLES == 0 && j < x.B)
 			((double *)((char *)x.top + z * x.top_trial))[j / CUDA_WALK_SAMPLES] = most;
 	}
 	if (!x.gather)
 		return;
 	__syncthreads();
-	if (d.SD * sizeof(T) % 16 == 0)
+	if (x.SD * sizeof(T) % 16 == 0)
 		gather_rows<T, uint4>(x, leaf, first, rows);
 	else
 		gather_rows<T, T>(x, leaf, first, rows);
 	for (int i = threadIdx.x; i < rows; i += MANY_THREADS) {
-		const size_t at = (size_t)z * d.B + first + i, from = (size_t)z * d.C + leaf[i];
+		const size_t at = (size_t)z * x.B + first + i, from = (size_t)z * x.C + leaf[i];
 
 		const float R = x.rp_r[from], G = x.rp_g[from];
 		int32_t a[FH_BRANCH_MAX];
 
 #pragma unroll
 		for (int b = 0; b < FH_BRANCH_MAX; b++) /* all are asked for before one is stored */
-			a[b] = b < d.D ? x.rp_a[from * d.D + b] : 0;
+			a[b] = b < x.D ? x.rp_a[from * x.D + b] : 0;
 #pragma unroll
 		for (int b = 0; b < FH_BRANCH_MAX; b++)
-			if (b < d.D)
-				x.a[at * d.D + b] = a[b];
+			if (b < x.D)
+				x.a[at * x.D + b] = a[b];
 		x.R[at] = R, x.G[at] = G;
 	}
 }
@@ -330,8 +344,8 @@ template <typename T> __global__ void k_gather(const __grid_constant__ struct wa
 {
 	const int j = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
 
-	if (j < x.d.B)
-		gather<T>(x, j, x.index[(size_t)blockIdx.z * x.d.B + j], threadIdx.x & 31);
+	if (j < x.B)
+		gather<T>(x, j, x.index[(size_t)blockIdx.z * x.B + j], threadIdx.x & 31);
 }
 
 } // namespace
@@ -340,7 +354,7 @@ int cuda_dqn_advance(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 
-	CUDA_TRY(cuda_launch_plain(c->stream, k_advance, dim3(1, 1, c->dims.P), 32, 0, cuda_tensor<struct dqn_clock>(c, T_CLOCK),
+	CUDA_TRY(cuda_launch_plain(c->stream, k_advance, dim3(1, 1, c->dims.P), ADVANCE_THREADS, 0, cuda_tensor<struct dqn_clock>(c, T_CLOCK),
 	                           cuda_at<struct cuda_step>(c, &c->s.step), c->s.step.stride));
 	return 0;
 }
@@ -360,7 +374,7 @@ static struct walk_args walk_args_of(struct cuda_exec *c)
 	a.R = cuda_tensor<float>(c, T_R), a.G = cuda_tensor<float>(c, T_G);
 	a.a = cuda_tensor<int32_t>(c, T_A);
 	a.x = cuda_at<char>(c, &c->s.x), a.x_trial = c->s.x.stride, a.ldx = c->s.ldx;
-	a.d = c->dims;
+	a.B = c->dims.B, a.SD = c->dims.SD, a.D = c->dims.D, a.C = c->dims.C;
 	return a;
 }
 
@@ -370,10 +384,10 @@ static cudaError_t walk_launch(struct cuda_exec *c, const struct walk_args &a)
 	const dim3 many(cuda_tiles(c->dims.B, MANY_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
 
 	if ((long)c->dims.B * c->dims.P >= MANY)
-		return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch_plain(c->stream, k_walk_many<__nv_bfloat16>, many, MANY_THREADS, 0, a) :
-		                                                cuda_launch_plain(c->stream, k_walk_many<float>, many, MANY_THREADS, 0, a);
-	return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch_plain(c->stream, k_walk<__nv_bfloat16>, grid, 32 * CUDA_WALK_SAMPLES, 0, a) :
-	                                                cuda_launch_plain(c->stream, k_walk<float>, grid, 32 * CUDA_WALK_SAMPLES, 0, a);
+		return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch(c, k_walk_many<__nv_bfloat16>, many, MANY_THREADS, 0, a) :
+		                                                cuda_launch(c, k_walk_many<float>, many, MANY_THREADS, 0, a);
+	return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch(c, k_walk<__nv_bfloat16>, grid, 32 * CUDA_WALK_SAMPLES, 0, a) :
+	                                                cuda_launch(c, k_walk<float>, grid, 32 * CUDA_WALK_SAMPLES, 0, a);
 }
 
 int cuda_dqn_sample(struct exec *x, struct fh_status *st)
