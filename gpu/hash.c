@@ -1,9 +1,11 @@
 /* SHA-256 through libcrypto, which uses the processor's own instructions.
  *
  * Owns one digest context per object. A failure inside libcrypto is remembered and gives an empty digest, which
- * equals no hash: callers compare, so a broken library can only refuse, never accept. */
+ * equals no hash: callers compare, so a broken library can only refuse, never accept. The plain functions and not those of
+ * its providers: they bring half a megabyte of tables along that fhctl would relocate at every start. */
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <errno.h>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +15,13 @@
 
 #define FILE_CHUNK (1 << 16)
 
-struct hash { EVP_MD_CTX *ctx; int failed; };
+struct hash { SHA256_CTX ctx; int failed; };
 
 int hash_new(struct hash **out, struct fh_status *st)
 {
 	struct hash *h = calloc(1, sizeof(*h));
 
-	if (h)
-		h->ctx = EVP_MD_CTX_new();
-	if (!h || !h->ctx || !EVP_DigestInit_ex(h->ctx, EVP_sha256(), NULL)) {
+	if (!h || !SHA256_Init(&h->ctx)) {
 		hash_free(h);
 		return fh_fail(st, FH_EXHAUSTED, "cannot start SHA-256: out of memory");
 	}
@@ -31,27 +31,23 @@ int hash_new(struct hash **out, struct fh_status *st)
 
 void hash_add(struct hash *h, const void *data, size_t bytes)
 {
-	if (bytes && !EVP_DigestUpdate(h->ctx, data, bytes))
+	if (bytes && !SHA256_Update(&h->ctx, data, bytes))
 		h->failed = 1;
 }
 
 void hash_finish(struct hash *h, char hex[HASH_HEX_SIZE])
 {
-	unsigned char digest[EVP_MAX_MD_SIZE];
-	unsigned n = 0;
+	unsigned char digest[SHA256_DIGEST_LENGTH];
 
 	hex[0] = 0;
-	if (!h->failed && EVP_DigestFinal_ex(h->ctx, digest, &n) && n == 32)
-		for (unsigned i = 0; i < n; i++)
+	if (!h->failed && SHA256_Final(digest, &h->ctx))
+		for (unsigned i = 0; i < sizeof(digest); i++)
 			snprintf(hex + 2 * i, 3, "%02x", digest[i]);
 	hash_free(h);
 }
 
 void hash_free(struct hash *h)
 {
-	if (!h)
-		return;
-	EVP_MD_CTX_free(h->ctx);
 	free(h);
 }
 
