@@ -135,7 +135,6 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	c->clusters = cuda_state_of(b)->clusters;
 	c->multiprocessors = cuda_state_of(b)->multiprocessors;
 	c->shared = (size_t)cuda_state_of(b)->shared;
-	c->wide = cuda_state_of(b)->wide;
 	rc = exec_memory(c, plan, st);
 	if (rc) {
 		cuda_exec_free(&c->x);

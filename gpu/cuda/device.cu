@@ -1,6 +1,7 @@
 /* The device: errors, what it is, who holds its memory. See device.h. */
 #include <stdio.h>
 #include <string.h>
+#include <set>
 #include "gpu/cuda/device.h"
 
 #define GRANULE_MOST ((size_t)2 << 20)     /* what drivers round large allocations up to */
@@ -129,6 +130,15 @@ void cuda_price(const struct backend *b, const struct plan *plan, int64_t bars, 
 	m->total = plan->arena_bytes + m->market + m->overhead;
 }
 
+int cuda_first_launch(const void *kernel)
+{
+	static std::mutex lock;
+	static std::set<const void *> known;
+	std::lock_guard<std::mutex> hold(lock);
+
+	return known.insert(kernel).second;
+}
+
 /* ---------------------------------------------------------------- what it is */
 
 int cuda_info(const struct backend *b, struct device_info *out, struct fh_status *st)
@@ -160,7 +170,6 @@ static int describe(struct cuda_state *s, int device, const struct cuda_nvml *nv
 	info->compute_major = prop.major;
 	info->compute_minor = prop.minor;
 	s->overlap = prop.major >= 9;
-	s->wide = s->shared >= 120 << 10;
 	return 0;
 }
 

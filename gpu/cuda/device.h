@@ -13,7 +13,7 @@ struct cuda_tape;
 struct cuda_state {
 	struct backend b;
 	struct device_info info;      /* fixed, but for memory_free: as last seen */
-	int multiprocessors, shared, wide, overlap, clusters; /* see struct cuda_exec */
+	int multiprocessors, shared, overlap, clusters; /* see struct cuda_exec */
 	std::mutex taking;
 	std::mutex tape_lock;         /* of tapes; taken before `taking` */
 	struct cuda_tape *tapes;

@@ -59,7 +59,6 @@ struct cuda_exec {
 	struct exec_usage used;   /* counts of graphs are atomic: others read them */
 	int multiprocessors;
 	size_t shared;            /* bytes that a block may have at most */
-	int wide;                 /* blocks may have the shared memory of 128 x 128 tiles */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
 	int clusters;             /* blocks may be launched in clusters: sm_90 and later */
 };
@@ -68,8 +67,15 @@ static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_ex
 template <typename T> static inline T *cuda_at(struct cuda_exec *c, const struct cuda_array *a) { return (T *)(c->scratch + a->offset); }
 template <typename T> static inline T *cuda_tensor(struct cuda_exec *c, int t) { return (T *)c->x.tensor[t]; }
 
-/* FH_GPU_WIDE, for tests and benchmarks: which of two kernels with the same bits is taken. -1: not set, so whichever should be
- * faster; 0: layer by layer, few at a time; else the ones that take many rows at once, from 16 on in tiles of so many. */
+/* FH_GPU_WIDE, for tests and benchmarks: which of several kernels with the same bits is taken, where a stage has them.
+ *   not set (-1)  whichever should be faster
+ *   0             layer by layer; acting, collecting, losses: those for few rows
+ *   1             those for many rows
+ *   8             clusters, divided as should be fastest
+ *   16 to 128     a block takes tiles of so many rows; the products of the weights: tiles of 64, or of 128 above 16
+ *   100 b + r     clusters of b blocks (1, 2, 4, 8) for tiles of r rows (16, 32, 64): 416, 864
+ *   1000 + r      warpgroups for tiles of r rows
+ * What a stage has not, or a size of network forbids, it takes as 1. */
 static inline int cuda_wide_asked(void)
 {
 	const char *wide = getenv("FH_GPU_WIDE");
@@ -95,6 +101,9 @@ __device__ __forceinline__ void cuda_let_next(void)
 #endif
 }
 
+/* Once for each kernel of the process: 1 the first time. device.cu, any thread. */
+int cuda_first_launch(const void *kernel);
+
 /* How a multiprocessor divides its L1: for all kernels alike, the most of it shared memory. Where the driver chooses by what a kernel uses,
  * one that wants another division waits until the multiprocessor is empty, and so never begins early nor runs beside another.
  * FH_GPU_CARVEOUT=0, for measurements, leaves it to the driver. A preference: it changes no bit, and may be refused. */
@@ -102,7 +111,7 @@ template <typename... Params> static void cuda_divide_alike(void (*kernel)(Param
 {
 	const char *asked = getenv("FH_GPU_CARVEOUT");
 
-	if (asked && !strcmp(asked, "0"))
+	if (!cuda_first_launch((const void *)kernel) || (asked && !strcmp(asked, "0")))
 		return;
 	if (cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared) != cudaSuccess)
 		(void)cudaGetLastError();

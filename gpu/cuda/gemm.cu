@@ -421,11 +421,11 @@ int launch_mode(struct cuda_exec *c, const struct gemm_group *g, int tile, int s
 int gemm_launch(struct cuda_exec *c, struct gemm_group *g, int tile, const char *what, struct fh_status *st)
 {
 	const int P = g->trials ? g->trials : c->dims.P, slices = g->slices > 1 ? g->slices : 1;
+	const bool large = c->dims.precision == FH_PRECISION_BF16 && ring<__nv_bfloat16, 128, 128>::BYTES <= cuda_shared_most(c);
 
 	/* Large tiles once they alone fill the machine, small ones to spread a small batch over it. */
 	if (!tile)
-		tile = c->dims.precision == FH_PRECISION_BF16 && c->wide && (long)count_tiles(g, 128) * P >= 264 ? 128 :
-		       (long)count_tiles(g, 64) * P >= 264 ? 64 : 32;
+		tile = large && (long)count_tiles(g, 128) * P >= 264 ? 128 : (long)count_tiles(g, 64) * P >= 264 ? 64 : 32;
 	g->tiles = count_tiles(g, tile);
 	g->trials = P;
 
