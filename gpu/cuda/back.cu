@@ -7,6 +7,7 @@
  * copied to memory, for the weight gradients, while the next one runs. */
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/copy.cuh"
+#include "gpu/cuda/group.cuh"
 #include "gpu/cuda/shared.cuh"
 
 namespace {
@@ -375,6 +376,15 @@ template <typename Team> cudaError_t launch(struct cuda_exec *c, struct back_arg
 	return cuda_launch(c, k_back<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, shared_bytes<Team>(x), *x);
 }
 
+/* By warpgroups (back_group.cu): rows from which on their tiles are faster, or who asks for them. */
+enum { GROUPS_ENOUGH = 1024 };
+int by_groups(struct cuda_exec *c)
+{
+	const int asked = cuda_wide_asked();
+
+	return (asked > GROUP_ASKED || (asked <= 1 && cuda_wide(c->dims.B * c->dims.P >= GROUPS_ENOUGH))) && back_group_takes(c);
+}
+
 } // namespace
 
 int back_takes(struct cuda_exec *c)
@@ -382,6 +392,8 @@ int back_takes(struct cuda_exec *c)
 	struct back_args x;
 	size_t shared;
 
+	if (by_groups(c))
+		return 1;
 	return !c->sync && cuda_wide(c->dims.B * c->dims.P >= ENOUGH) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
 }
 
@@ -394,6 +406,8 @@ int back_layers(struct cuda_exec *c, struct fh_status *st)
 	struct back_args x;
 	size_t shared;
 
+	if (by_groups(c))
+		return back_group(c, st);
 	if (!describe(c, &x))
 		return fh_fail(st, FH_INTERNAL, "backward: the network does not fit"); /* back_takes() said otherwise */
 	x.weight = cuda_tensor<bf16>(c, T_PARAM_LP), x.params = (size_t)d->params;

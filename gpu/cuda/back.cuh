@@ -12,9 +12,16 @@ int back_takes(struct cuda_exec *c);
 /* dout -> dhead, dh2, dh1. */
 int back_layers(struct cuda_exec *c, struct fh_status *st);
 
+/* The same by warpgroups, where the device has them (back_group.cu). */
+int back_group_takes(struct cuda_exec *c);
+int back_group(struct cuda_exec *c, struct fh_status *st);
+
 /* The weight gradients of a group (a_t, b_t, c_f32, one segment each) in large tiles; `part` in tiles of 32 x 32, as gemm.cu leaves
  * it. weight_takes() says which tile, for weight_launch(), and counts them; 0: not taken. */
 int weight_takes(struct cuda_exec *c, struct gemm_group *g);
 int weight_launch(struct cuda_exec *c, struct gemm_group *g, int tile, struct fh_status *st);
+/* Tiles of 128 x 128 by warpgroups, where the device has them (weight_group.cu). */
+int weight_group_takes(struct cuda_exec *c, struct gemm_group *g);
+int weight_group(struct cuda_exec *c, struct gemm_group *g, struct fh_status *st);
 
 #endif

@@ -193,7 +193,7 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back_gr
 #pragma unroll 1
 			for (int k = 0; k < x.out[h].n; k += GROUP_DEEP) {
 				begin_step(k == 0);
-				group_multiply_some<8, HEAD, HEAD * 8, 1>(head, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * HEAD * GROUP_UNIT, units);
+				group_multiply_some<8, HEAD, HEAD * 8, 0, 1>(head, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * HEAD * GROUP_UNIT, units);
 				end_step();
 				ptx_group_wait<1, HEAD * 8>(head);
 			}
@@ -209,7 +209,7 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back_gr
 #pragma unroll 1
 			for (int k = 0; k < x.head[h].n; k += GROUP_DEEP) {
 				begin_step(false);
-				group_multiply_some<8, TRUNK, TRUNK * 8, 1>(acc, 0, b_at + half + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk2);
+				group_multiply_some<8, TRUNK, TRUNK * 8, 0, 1>(acc, 0, b_at + half + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk2);
 				end_step();
 				if (k == 0)
 					keep_rows<Team>(pb + half, d(TO_HEAD), x.ld[TO_HEAD], x.head[h], valid);
@@ -229,7 +229,7 @@ template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back_gr
 #pragma unroll 1
 		for (int k = 0; k < x.h2.n; k += GROUP_DEEP) {
 			begin_step(false);
-			group_multiply_some<8, TRUNK, TRUNK * 8, 1>(acc, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk1);
+			group_multiply_some<8, TRUNK, TRUNK * 8, 0, 1>(acc, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk1);
 			end_step();
 			if (k == 0)
 				keep_rows<Team>(pa, d(TO_H2), x.ld[TO_H2], x.h2, valid);

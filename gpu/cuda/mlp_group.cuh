@@ -248,7 +248,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 #pragma unroll 1
 			for (int k = 0; k < q.k; k += Team::DEEP) {
 				begin_step();
-				group_multiply_some<8, MINE, NJ, 0>(acc, 0, a + k / UNIT * Team::PANEL, b + slot * Team::STAGE, units);
+				group_multiply_some<8, MINE, NJ, 0, 0>(acc, 0, a + k / UNIT * Team::PANEL, b + slot * Team::STAGE, units);
 				end_step();
 				if (k == 0) {
 					const struct mlp_unit &mine = q.unit[threadIdx.x / UNIT];
@@ -293,7 +293,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 #pragma unroll 1
 					for (int k = 0; k < q.k; k += Team::DEEP) {
 						begin_step();
-						group_multiply_some<J, LEFT, PICKS * J, 0>(acc, FROM * J, a + k / UNIT * Team::PANEL, ring_at + slot * Team::STAGE, actions);
+						group_multiply_some<J, LEFT, PICKS * J, 0, 0>(acc, FROM * J, a + k / UNIT * Team::PANEL, ring_at + slot * Team::STAGE, actions);
 						end_step();
 						if (k == 0)
 							for (int i = threadIdx.x; i < LEFT * PER; i += THREADS)

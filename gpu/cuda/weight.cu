@@ -6,6 +6,7 @@
  * from tile to tile: the next tile is on its way while one leaves. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
+#include "gpu/cuda/group.cuh"
 #include "gpu/cuda/ptx.cuh"
 #include "gpu/cuda/shared.cuh"
 
@@ -305,6 +306,10 @@ int weight_takes(struct cuda_exec *c, struct gemm_group *g)
 
 int weight_launch(struct cuda_exec *c, struct gemm_group *g, int tile, struct fh_status *st)
 {
+	const int asked = cuda_wide_asked();
+
+	if (tile == large::TILE && (asked <= 1 || asked > GROUP_ASKED) && weight_group_takes(c, g))
+		return weight_group(c, g, st);
 	CUDA_TRY(tile == large::TILE ? launch<large>(c, g) : launch<small>(c, g));
 	return 0;
 }
