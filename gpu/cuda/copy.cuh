@@ -16,7 +16,7 @@ __device__ __forceinline__ void copy_8(__nv_bfloat16 *to, const __nv_bfloat16 *g
 }
 
 /* The same from anywhere, and it is there when this returns. */
-static __device__ __noinline__ void copy_odd(__nv_bfloat16 *to, const __nv_bfloat16 *g, int count)
+[[maybe_unused]] static __device__ __noinline__ void copy_odd(__nv_bfloat16 *to, const __nv_bfloat16 *g, int count)
 {
 #pragma unroll 1
 	for (int e = 0; e < 8; e++)

@@ -32,7 +32,7 @@ template <int J> struct group_feed {
 	int head, action;    /* with actions, behind the chunks: of which head, the part's first action */
 	int left;
 	unsigned there, rows; /* bit i: its i-th row is wanted; has weights */
-	int row[J ? ROWS : UNITS]; /* without actions: of a unit's first half */
+	int row[J ? (int)ROWS : (int)UNITS]; /* without actions: of a unit's first half */
 	int half;            /* and from there to the other half */
 	const bf16 *w;
 };
@@ -252,8 +252,9 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 				end_step();
 				if (k == 0) {
 					const struct mlp_unit &mine = q.unit[threadIdx.x / UNIT];
+					const int column = threadIdx.x % UNIT;
 
-					shared_bias[threadIdx.x] = threadIdx.x % UNIT < mine.n ? bias[mine.bias + threadIdx.x % UNIT] : 0.f;
+					shared_bias[threadIdx.x] = column < mine.n ? bias[mine.bias + column] : 0.f;
 					if (!J && section && x.chunk[section - 1].to != TO_OUT && p.keep > first)
 						group_keep_rows<Team>(x, x.chunk[section - 1], act, z, p.row + first, min(valid, p.keep - first));
 				}
@@ -301,9 +302,9 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 						ptx_group_wait<0, PICKS * J>(acc);
 					}
 				};
-				static_assert(PICKS <= 2 * MOST, "parts");
+				static_assert((int)PICKS <= 2 * (int)MOST, "parts");
 				take_part(part_from<0>());
-				if constexpr (PICKS > MOST)
+				if constexpr ((int)PICKS > (int)MOST)
 					if (q.actions > MOST)
 						take_part(part_from<MOST>());
 				__syncthreads(); /* biases are there, and nobody reads the value head's columns any more */
