@@ -8,6 +8,7 @@
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/copy.cuh"
 #include "gpu/cuda/group.cuh"
+#include "gpu/cuda/group.cuh"
 #include "gpu/cuda/shared.cuh"
 
 namespace {
@@ -16,7 +17,9 @@ typedef __nv_bfloat16 bf16;
 
 enum { UNIT = 64, UNITS = 4, LDB = UNITS * UNIT + 8, THREADS = 256, CHUNKS = 10, STEP_MOST = 64 };
 enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
-enum { ENOUGH = 512 }; /* rows of all trials: below, one block's ring of weights waits longer than three launches, which spread over the machine */
+/* Rows of all trials: below, one block's ring of weights waits longer than three launches, which spread over the machine; from how many
+ * on warpgroups take them. */
+enum { ENOUGH = 512, GROUP_ENOUGH = 1024 };
 
 /* How a block divides its tile: warps below each other, 16 rows each of these MI times; rows of weights in a stage of the ring. Fewer
  * rows a tile spread a small batch over the machine. */
@@ -339,26 +342,32 @@ typedef crew<2, 2, 32, 3> many_tight;
 
 struct choice { int rows, cost; };
 
-/* About how long tiles like these take, in tenths of a microsecond of an H200: a tile waits for its weights to come into one
- * multiprocessor (56) or for its products (14 a 10 rows), all tiles for L2 (1 each). Bits do not depend on it. */
+/* About how long tiles like these take, in tenths of a microsecond of an H200, where tiles of 16 rows took 21.5 us and of 64 rows 39,
+ * one a multiprocessor. Bits do not depend on it. */
 template <typename Team> void consider(const struct cuda_exec *c, const struct back_args *x, size_t shared, struct choice *best)
 {
 	const int tiles = cuda_tiles(c->dims.B, Team::ROWS) * c->dims.P, waves = cuda_tiles(tiles, c->multiprocessors);
-	const int cost = max(waves * max(56, Team::ROWS * 14 / 10), tiles);
+	const int cost = waves * (150 + Team::ROWS * 36 / 10);
 
 	if (shared_bytes<Team>(x) <= shared && (!best->rows || cost < best->cost))
 		*best = {Team::ROWS, cost};
 }
 
-/* Rows of a tile, 0: none fits. */
-int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared)
+struct choice choose(const struct cuda_exec *c, const struct back_args *x, size_t shared)
 {
 	struct choice best = {};
 
+	consider<few>(c, x, shared, &best);
+	consider<some>(c, x, shared, &best);
+	consider<many_tight>(c, x, shared, &best);
+	return best;
+}
+
+/* Rows of a tile, 0: none fits. */
+int rows_of(const struct cuda_exec *c, const struct back_args *x, size_t *shared)
+{
 	*shared = cuda_shared_most(c);
-	consider<few>(c, x, *shared, &best);
-	consider<some>(c, x, *shared, &best);
-	consider<many_tight>(c, x, *shared, &best);
+	const struct choice best = choose(c, x, *shared);
 	const int rows = cuda_wide_asked();
 	const size_t bytes = rows == few::ROWS ? shared_bytes<few>(x) : rows == some::ROWS ? shared_bytes<some>(x) : shared_bytes<many_tight>(x);
 	if (rows != few::ROWS && rows != some::ROWS && rows != many::ROWS)
@@ -376,16 +385,15 @@ template <typename Team> cudaError_t launch(struct cuda_exec *c, struct back_arg
 	return cuda_launch(c, k_back<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, shared_bytes<Team>(x), *x);
 }
 
-/* By warpgroups (back_group.cu): rows from which on their tiles are faster, or who asks for them. */
-enum { GROUPS_ENOUGH = 1024 };
-int by_groups(struct cuda_exec *c)
+} // namespace
+
+/* Warpgroups: of so many rows whoever has not asked for tiles of other crews. */
+static int group_takes(struct cuda_exec *c)
 {
 	const int asked = cuda_wide_asked();
 
-	return (asked > GROUP_ASKED || (asked <= 1 && cuda_wide(c->dims.B * c->dims.P >= GROUPS_ENOUGH))) && back_group_takes(c);
+	return (asked < 0 || asked == 1 || asked > GROUP_ASKED) && cuda_wide(c->dims.B * c->dims.P >= GROUP_ENOUGH) && back_group_takes(c);
 }
-
-} // namespace
 
 int back_takes(struct cuda_exec *c)
 {
@@ -394,7 +402,19 @@ int back_takes(struct cuda_exec *c)
 
 	if (by_groups(c))
 		return 1;
-	return !c->sync && cuda_wide(c->dims.B * c->dims.P >= ENOUGH) && describe(c, &x) && rows_of(c, &x, &shared) > 0;
+	return group_takes(c) || (!c->sync && cuda_wide(c->dims.B * c->dims.P >= ENOUGH) && describe(c, &x) && rows_of(c, &x, &shared) > 0);
+}
+
+int back_cost(struct cuda_exec *c)
+{
+	const int layers = 60 + c->dims.B * c->dims.P / 16; /* of 256 rows 14 us, of which weight gradients apart would take half */
+	struct back_args x;
+
+	if (group_takes(c))
+		return 120 * cuda_tiles(cuda_tiles(c->dims.B, 64) * c->dims.P, c->multiprocessors);
+	if (!back_takes(c) || !describe(c, &x))
+		return layers;
+	return choose(c, &x, cuda_shared_most(c)).cost;
 }
 
 int back_layers(struct cuda_exec *c, struct fh_status *st)
@@ -406,6 +426,8 @@ int back_layers(struct cuda_exec *c, struct fh_status *st)
 	struct back_args x;
 	size_t shared;
 
+	if (group_takes(c))
+		return back_group(c, st);
 	if (by_groups(c))
 		return back_group(c, st);
 	if (!describe(c, &x))

@@ -1,4 +1,4 @@
-/* The backward pass in two launches: the gradient through all layers (back.cu), then every weight gradient, of many rows with
+/* The backward pass in two launches: the gradient through all layers (back.cu; of few rows cluster_back.cu), then every weight gradient, of many rows with
  * large tiles (weight.cu). BF16 only. Every bit is that of the products layer by layer (backward.cu, gemm.cu): who takes a
  * step is a question of speed alone. */
 #ifndef FH_GPU_CUDA_BACK_CUH
@@ -11,6 +11,12 @@
 int back_takes(struct cuda_exec *c);
 /* dout -> dhead, dh2, dh1. */
 int back_layers(struct cuda_exec *c, struct fh_status *st);
+/* About how long that takes in tenths of a microsecond of an H200, or the layers where it does not take them. */
+int back_cost(struct cuda_exec *c);
+
+/* The same on clusters of blocks, for few rows. */
+int cluster_back_takes(struct cuda_exec *c);
+int cluster_back(struct cuda_exec *c, struct fh_status *st);
 
 /* The same by warpgroups, where the device has them (back_group.cu). */
 int back_group_takes(struct cuda_exec *c);
@@ -23,5 +29,8 @@ int weight_launch(struct cuda_exec *c, struct gemm_group *g, int tile, struct fh
 /* Tiles of 128 x 128 by warpgroups, where the device has them (weight_group.cu). */
 int weight_group_takes(struct cuda_exec *c, struct gemm_group *g);
 int weight_group(struct cuda_exec *c, struct gemm_group *g, struct fh_status *st);
+/* The same of few rows, in tiles of 64 x 64 (weight_few.cu). Only behind a launch that has found the gradients of all layers. */
+int weight_few_takes(struct cuda_exec *c, const struct gemm_group *g);
+int weight_few(struct cuda_exec *c, const struct gemm_group *g, struct fh_status *st);
 
 #endif

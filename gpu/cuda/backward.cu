@@ -68,6 +68,7 @@ void add_weight(struct cuda_exec *c, struct gemm_group *g, int layer, const stru
 	q->c_f32 = 1;
 	q->m = d->layer[layer].out;
 	q->n = d->layer[layer].in;
+	q->early = 1, q->a_early = dy == &c->s.dout;
 	q->column = cuda_tensor<float>(c, T_GRAD) + d->layer[layer].b;
 	q->part_trial = c->s.part.stride;
 	if (c->s.slices > 1) { /* k_slices adds them up and leaves the squares */
@@ -154,13 +155,15 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 	static const char *const what[3] = {"launch of backward heads 2", "launch of backward heads 1", "launch of backward trunk 2"};
 	struct cuda_exec *c = cuda_of(x);
 	const struct cuda_scratch *s = &c->s;
-	const bool apart = s->slices > 1 || c->dims.P >= 8 || back_takes(c);
+	const bool cluster = cluster_back_takes(c), once = !cluster && back_takes(c), apart = s->slices > 1 || c->dims.P >= 8 || cluster || once;
 	struct gemm_group all = {};
 	struct pass p = {};
 	int rc = 0;
 
 	describe(c, &p);
-	if (back_takes(c))
+	if (cluster)
+		rc = cluster_back(c, st);
+	else if (once)
 		rc = back_layers(c, st);
 	else
 		for (int i = 0; i < 3 && !rc; i++) {

@@ -29,6 +29,7 @@ struct gemm {
 	struct gemm_segment seg[GEMM_SEGMENTS];
 	unsigned char a_t, b_t, relu, c_f32;
 	unsigned char early;           /* B is not written by the launch before: ask for it ahead */
+	unsigned char a_early;         /* nor is A, where the layers' gradients are found in one launch: weight_few.cu */
 	float *column;                 /* with a_t: [m] gets sum_k A(m, k) (a bias gradient), NULL: none */
 	double *part;                  /* with c_f32: each tile leaves the sum of squares of what it wrote (column included) */
 	size_t column_trial, part_trial; /* bytes */

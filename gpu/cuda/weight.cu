@@ -285,7 +285,7 @@ template <typename S> cudaError_t launch(struct cuda_exec *c, const struct gemm_
 }
 
 typedef shape<128> large;
-typedef shape<64> small;
+enum { FEW = 64 }; /* the tile of weight_few.cu */
 
 } // namespace
 
@@ -294,14 +294,13 @@ int weight_takes(struct cuda_exec *c, struct gemm_group *g)
 	const size_t shared = cuda_shared_most(c);
 	const int rows = cuda_wide_asked();
 
-	if (c->dims.precision != FH_PRECISION_BF16 || c->sync || !cuda_wide(1) || small::BYTES > shared)
+	if (c->dims.precision != FH_PRECISION_BF16 || c->sync || !cuda_wide(1))
 		return 0;
 	g->trials = c->dims.P;
 	count_tiles(g, large::TILE);
 	if (large::BYTES <= shared && (rows > 1 ? rows > 16 : tiles_of(g) >= c->multiprocessors))
 		return large::TILE;
-	count_tiles(g, small::TILE);
-	return small::TILE;
+	return weight_few_takes(c, g) ? FEW : 0;
 }
 
 int weight_launch(struct cuda_exec *c, struct gemm_group *g, int tile, struct fh_status *st)
@@ -310,6 +309,8 @@ int weight_launch(struct cuda_exec *c, struct gemm_group *g, int tile, struct fh
 
 	if (tile == large::TILE && (asked <= 1 || asked > GROUP_ASKED) && weight_group_takes(c, g))
 		return weight_group(c, g, st);
-	CUDA_TRY(tile == large::TILE ? launch<large>(c, g) : launch<small>(c, g));
+	if (tile == FEW)
+		return weight_few(c, g, st);
+	CUDA_TRY(launch<large>(c, g));
 	return 0;
 }

@@ -1,6 +1,6 @@
-/* The kernels for many rows behind the forward pass (FH_GPU_WIDE=16, 32, 64: in tiles of so many rows) against those layer by layer
- * (0), bit for bit, over sizes where tiles, units of columns and steps of a sum do not come out even; the projection wherever a
- * return may land. */
+/* The kernels behind the forward pass that take all layers at once (FH_GPU_WIDE=16, 32, 64: a block a tile of so many rows; 100 b + r: a
+ * cluster of b blocks a tile of r; 1000 + r: warpgroups) against those layer by layer (0), bit for bit, over sizes where tiles, units of
+ * columns and steps of a sum do not come out even; the projection wherever a return may land. */
 #include "gpu/cuda/scratch.h"
 #include "tests/gpu/rig.h"
 
@@ -109,7 +109,7 @@ static void left_free(struct left *l)
 
 static void back_is_layered(void **state)
 {
-	static const char *const wide[] = {"16", "32", "64"};
+	static const char *const wide[] = {"16", "32", "64", "416", "432", "464", "816", "832", "864", "1064", "1128"};
 
 	(void)state;
 	if (!rig_cuda)
@@ -123,7 +123,7 @@ static void back_is_layered(void **state)
 		setenv("FH_GPU_WIDE", "0", 1);
 		stages(r, STAGE_ADVANCE, STAGE_FORWARD);
 		struct left layered = back(r, &s, "0");
-		for (int k = 0; k < 3; k++) {
+		for (unsigned k = 0; k < sizeof wide / sizeof wide[0]; k++) {
 			struct left one = back(r, &s, wide[k]);
 
 			same_left(r, &s, i, &layered, &one);
@@ -137,13 +137,14 @@ static void back_is_layered(void **state)
 /* Learn steps in their graph against the stages, everything that lasts. */
 static void learning_is_staged(void **state)
 {
-	static const int learnt[] = {T_PARAM, T_TARGET, T_M, T_V, T_GRAD, T_TREE, T_CLOCK, T_INDEX, T_WEIGHT, T_ERROR, T_CE}, which[] = {3, 5};
+	static const int learnt[] = {T_PARAM, T_TARGET, T_M, T_V, T_GRAD, T_TREE, T_CLOCK, T_INDEX, T_WEIGHT, T_ERROR, T_CE}, which[] = {3, 5, 3};
+	static const char *const wide[] = {"1", "1", "8"};
 	static const struct run steps = {DQN_PHASE_LEARN, 2};
 
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	for (int w = 0; w < 2; w++) {
+	for (int w = 0; w < 3; w++) {
 		struct rig rigs[2], *r;
 
 		for (int i = 0; i < 2; i++) {
@@ -151,7 +152,7 @@ static void learning_is_staged(void **state)
 			setenv("FH_GPU_SYNC", i ? "1" : "0", 1);
 			make(r, &shapes[which[w]], FH_PRECISION_BF16, FH_LOSS_C51);
 			setenv("FH_GPU_SYNC", "0", 1);
-			rig_run_wide(r, i ? "0" : "1", &steps, 2);
+			rig_run_wide(r, i ? "0" : wide[w], &steps, 2);
 		}
 		rig_equal_devices(&rigs[0], &rigs[1], learnt, sizeof learnt / sizeof learnt[0]);
 		rig_free(&rigs[0]);
