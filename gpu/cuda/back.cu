@@ -400,8 +400,6 @@ int back_takes(struct cuda_exec *c)
 	struct back_args x;
 	size_t shared;
 
-	if (by_groups(c))
-		return 1;
 	return group_takes(c) || (!c->sync && cuda_wide(c->dims.B * c->dims.P >= ENOUGH) && describe(c, &x) && rows_of(c, &x, &shared) > 0);
 }
 
@@ -427,8 +425,6 @@ int back_layers(struct cuda_exec *c, struct fh_status *st)
 	size_t shared;
 
 	if (group_takes(c))
-		return back_group(c, st);
-	if (by_groups(c))
 		return back_group(c, st);
 	if (!describe(c, &x))
 		return fh_fail(st, FH_INTERNAL, "backward: the network does not fit"); /* back_takes() said otherwise */
