@@ -271,5 +271,5 @@ help:
 clean:
 	rm -rf $(BUILD)
 
-all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src) $(wildcard tests/data/*.c)) $(patsubst %.c,$(BUILD)/crash/%.o,$(crash_src))
+all_obj := $(call obj,$(gpu_src) $(proto_src) $(daemon_src) $(client_src) $(unit_src) $(train_src) $(gpu_test_src) $(wildcard tests/data/*.c tests/bench/*.c)) $(patsubst %.c,$(BUILD)/crash/%.o,$(crash_src))
 -include $(wildcard $(all_obj:.o=.d) $(emu_obj:.o=.d))
