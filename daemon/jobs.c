@@ -273,19 +273,24 @@ static void on_accepted(void *ctx, struct job *j, const struct fh_status *st)
 		return;
 	j->accepted = 1;
 	log_info("job accepted", "job=%" PRIu64 " name=%s dataset=%s", j->id, j->name, j->spec.data.dataset);
-	queue_add(js->daemon->queue, j);
+	if (j->state == JOB_QUEUED)
+		queue_add(js->daemon->queue, j);
+}
+
+void job_forget_new(struct jobs *js, struct job *j, const struct fh_status *st)
+{
+	log_status(LOG_ERROR, "job not accepted: the store refused it", st);
+	job_remove(js, j);
 }
 
 static void after_accepted(void *ctx, struct job *j, const struct fh_status *st)
 {
 	struct jobs *js = ctx;
 
-	if (st->code) {
-		log_status(LOG_ERROR, "job not accepted: the store refused it", st);
-		job_remove(js, j);
-		return;
-	}
-	queue_run(js->daemon->queue);
+	if (st->code)
+		job_forget_new(js, j, st);
+	else
+		queue_run(js->daemon->queue);
 }
 
 static struct job_waiter *waiter_new(job_done done, void *ctx, struct job_waiter *next)
@@ -305,6 +310,7 @@ int jobs_add(struct jobs *js, const struct fh_spec *resolved, const char *name, 
 	     struct fh_status *st)
 {
 	struct job *j;
+	int starts;
 
 	if (js->n >= LIMIT_JOBS)
 		return fh_fail(st, FH_EXHAUSTED, "%d jobs are known, which is the most this daemon keeps", LIMIT_JOBS);
@@ -339,9 +345,11 @@ int jobs_add(struct jobs *js, const struct fh_spec *resolved, const char *name, 
 		return fh_fail(st, FH_EXHAUSTED, "no memory for another job");
 	}
 	/* In this order: accepted and queued, then the client is told, then the queue runs (or the job goes). Those who
-	 * attach meanwhile are in j->waiters, between the last two. */
-	j->waiters = waiter_new(done, ctx, waiter_new(after_accepted, js, NULL));
-	job_write_new(js, j, request_id, waiter_new(on_accepted, js, NULL));
+	 * attach meanwhile are in j->waiters, between the last two. With free slots and nobody in front the job starts with
+	 * the row that makes it durable: one sync less on its way to the first step. */
+	starts = queue_pass(js->daemon->queue, j);
+	j->waiters = waiter_new(done, ctx, starts ? jobs_start_new(js, j) : waiter_new(after_accepted, js, NULL));
+	job_write_new(js, j, request_id, starts, waiter_new(on_accepted, js, NULL));
 	return 0;
 }
 

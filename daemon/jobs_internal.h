@@ -40,13 +40,20 @@ void job_change(struct jobs *js, struct job *j, enum job_event event, struct job
 	__attribute__((format(printf, 5, 6)));
 /* Writes the row as it stands, without a change of state. */
 void job_write(struct jobs *js, struct job *j);
-/* The same transaction for a job that is new; the caller commits by calling it once. */
-void job_write_new(struct jobs *js, struct job *j, const char *request_id, struct job_waiter *waiters);
+/* The same transaction for a job that is new; the caller commits by calling it once. starts: it has its slots, so the same transaction
+ * says that it runs. */
+void job_write_new(struct jobs *js, struct job *j, const char *request_id, int starts, struct job_waiter *waiters);
 
 /* Rows that could not be written are tried again; jobs that could not be started, too. */
 void jobs_retry_begin(struct jobs *js);
 void job_set_state(struct jobs *js, struct job *j, enum job_state s);
 void job_fail_with(struct job *j, const struct fh_status *st);
+
+/* jobs_start.c: starts a new job that has its slots, before its first row is written. Returns who must be told of that row last; nothing
+ * else may happen to the job before it is durable. */
+struct job_waiter *jobs_start_new(struct jobs *js, struct job *j);
+/* jobs.c: a job whose first row the store has refused, and that nobody holds any more, is gone. */
+void job_forget_new(struct jobs *js, struct job *j, const struct fh_status *st);
 
 /* jobs_run.c: slots back, rates to zero; then the move that `end` and the wishes of clients ask for. */
 void job_release(struct jobs *js, struct job *j);

@@ -20,7 +20,9 @@ struct start {
 	struct job *job;
 	struct market *market;
 	struct fh_status st;
+	struct fh_status row;        /* what the store said of the row */
 	int refused;                 /* the store did not take the row */
+	int first;                   /* which was its first one: the job was never there */
 	int pending;
 };
 
@@ -59,6 +61,18 @@ static void back_to_queue(struct start *s)
 	queue_add(js->daemon->queue, j);
 }
 
+static void never_was(struct start *s)
+{
+	struct jobs *js = s->js;
+	struct job *j = s->job;
+
+	market_unref(s->market);
+	workers_unreserve(js->daemon->workers, j->worker);
+	job_release(js, j);
+	job_forget_new(js, j, &s->row);
+	queue_run(js->daemon->queue);
+}
+
 static void start_go(struct start *s)
 {
 	struct jobs *js = s->js;
@@ -68,7 +82,9 @@ static void start_go(struct start *s)
 	if (--s->pending)
 		return;
 	FHD_CRASH_POINT("job-started");
-	if (s->refused && !s->st.code && j->wish == WISH_NONE) {
+	if (s->refused && s->first) {
+		never_was(s);
+	} else if (s->refused && !s->st.code && j->wish == WISH_NONE) {
 		back_to_queue(s);
 	} else if (s->st.code || j->wish != WISH_NONE || js->daemon->state == DAEMON_STOPPING) {
 		market_unref(s->market);
@@ -90,6 +106,7 @@ static void on_start_stored(void *ctx, struct job *j, const struct fh_status *st
 	struct start *s = ctx;
 
 	(void)j;
+	s->row = *st;
 	s->refused = st->code != 0;
 	start_go(s);
 }
@@ -119,7 +136,8 @@ static int check_start(struct jobs *js, const struct job *j, struct fh_status *s
 	return 0;
 }
 
-void jobs_start(struct jobs *js, struct job *j)
+/* The job has its slots: a worker is kept for it, its market comes. It goes when both that and its row are there. */
+static struct job_waiter *start_new(struct jobs *js, struct job *j, int first)
 {
 	struct daemon *d = js->daemon;
 	struct start *s = job_need(calloc(1, sizeof *s));
@@ -127,6 +145,7 @@ void jobs_start(struct jobs *js, struct job *j)
 
 	s->js = js;
 	s->job = j;
+	s->first = first;
 	s->pending = 2;
 	w->done = on_start_stored;
 	w->ctx = s;
@@ -139,12 +158,35 @@ void jobs_start(struct jobs *js, struct job *j)
 	j->rate_ns = j->first_step_ns = 0;
 	j->steps_per_second = 0;
 	snprintf(j->device, sizeof j->device, "%s", d->device.name);
+	return w;
+}
+
+static void fetch_market(struct start *s)
+{
+	struct job *j = s->job;
+
+	if (check_start(s->js, j, &s->st))
+		start_go(s);
+	else
+		datasets_acquire_for(s->js->daemon->datasets, j->spec.data.dataset, j->dataset_hash, &j->spec, on_market, s);
+}
+
+struct job_waiter *jobs_start_new(struct jobs *js, struct job *j)
+{
+	struct job_waiter *w = start_new(js, j, 1);
+
+	fetch_market(w->ctx); /* the row cannot be there before */
+	return w;
+}
+
+void jobs_start(struct jobs *js, struct job *j)
+{
+	struct job_waiter *w = start_new(js, j, 0);
+	struct start *s = w->ctx;
+
 	if (j->last_checkpoint[0])
 		job_change(js, j, EVENT_START, w, "goes on from step %" PRId64, j->step);
 	else
 		job_change(js, j, EVENT_START, w, "starting");
-	if (check_start(js, j, &s->st))
-		start_go(s);
-	else
-		datasets_acquire_for(d->datasets, j->spec.data.dataset, j->dataset_hash, &j->spec, on_market, s);
+	fetch_market(s);
 }

@@ -141,7 +141,7 @@ void job_write(struct jobs *js, struct job *j)
 	commit_row(js, j, begin_row(js, j), NULL, 0);
 }
 
-void job_write_new(struct jobs *js, struct job *j, const char *request_id, struct job_waiter *waiters)
+void job_write_new(struct jobs *js, struct job *j, const char *request_id, int starts, struct job_waiter *waiters)
 {
 	struct store_txn *t = begin_row(js, j);
 
@@ -151,6 +151,12 @@ void job_write_new(struct jobs *js, struct job *j, const char *request_id, struc
 					  .time_ns = j->created_ns};
 
 		store_put_request(t, &r);
+	}
+	if (starts) {
+		snprintf(j->reason, sizeof j->reason, "starting");
+		job_set_state(js, j, job_transition(j->state, EVENT_START));
+		job_put_row(t, j);
+		put_state(js, t, j);
 	}
 	commit_row(js, j, t, waiters, 1);
 }

@@ -107,27 +107,45 @@ static int memory_allows(const struct queue *q, const struct job *j)
 	return q->slots_used == 0 || q->memory_used + j->memory.total <= pool_budget(q->daemon->pool);
 }
 
-void queue_run(struct queue *q)
+/* Whether anything may start now at all. */
+static int is_open(const struct queue *q)
 {
 	struct daemon *d = q->daemon;
+
+	return d->state == DAEMON_RUNNING && !d->draining && jobs_disk_keeps_up(d->jobs) && workers_idle(d->workers) >= 0;
+}
+
+/* Its slots and its memory, when they are free. */
+static int take(struct queue *q, struct job *j)
+{
+	int need = (int)j->spec.run.slots;
+
+	if (need > queue_slots_free(q))
+		need = need > q->slots ? q->slots : need; /* accepted by a daemon with more slots */
+	if (need > queue_slots_free(q) || !memory_allows(q, j))
+		return 0;
+	j->slots = need;
+	q->slots_used += need;
+	q->memory_used += j->memory.total;
+	j->memory_held = j->memory.total;
+	return 1;
+}
+
+int queue_pass(struct queue *q, struct job *j)
+{
+	return !q->first && !q->running && is_open(q) && take(q, j);
+}
+
+void queue_run(struct queue *q)
+{
+	struct job *j;
 
 	if (q->running)
 		return;
 	q->running = 1;
-	while (q->first && d->state == DAEMON_RUNNING && !d->draining && jobs_disk_keeps_up(d->jobs)) {
-		struct job *j = q->first;
-		int need = (int)j->spec.run.slots;
-
-		if (need > queue_slots_free(q))
-			need = need > q->slots ? q->slots : need; /* accepted by a daemon with more slots */
-		if (need > queue_slots_free(q) || !memory_allows(q, j) || workers_idle(d->workers) < 0)
-			break;
+	while ((j = q->first) && is_open(q) && take(q, j)) {
 		queue_remove(q, j);
-		j->slots = need;
-		q->slots_used += need;
-		q->memory_used += j->memory.total;
-		j->memory_held = j->memory.total;
-		jobs_start(d->jobs, j);
+		jobs_start(q->daemon->jobs, j);
 	}
 	q->running = 0;
 }

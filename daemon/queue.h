@@ -23,6 +23,9 @@ int queue_slots(const struct queue *q);
 int queue_slots_free(const struct queue *q);
 /* Starts what can start (jobs_start); called when something was added, a slot came free, drain was switched off. */
 void queue_run(struct queue *q);
+/* A new job that nobody waits in front of takes its slots at once, if they are free and anything may start: 1, and the caller starts it
+ * (jobs_start_new). 0: it goes through the queue. */
+int queue_pass(struct queue *q, struct job *j);
 /* A job gives its slots back. */
 void queue_release(struct queue *q, struct job *j);
 

@@ -2,7 +2,11 @@
  * pause, resume, order, slots, names. */
 #include "tests/unit/daemon_util.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "daemon/queue.h"
+#include "daemon/series.h"
 #include "daemon/worker.h"
 
 /* The daemon ends and comes back with what it had stored. */
@@ -102,6 +106,12 @@ static void await(const struct job *j, enum job_state s, int64_t step)
 	uv_close((uv_handle_t *)&check, NULL);
 	uv_close((uv_handle_t *)&timer, NULL);
 	uv_run(&util_daemon.loop, UV_RUN_NOWAIT);
+}
+
+static void turn(int turns)
+{
+	assert_true(turns < 10000);
+	uv_run(&util_daemon.loop, UV_RUN_ONCE);
 }
 
 typedef int (*request)(struct jobs *, struct job *, job_done, void *, struct fh_status *);
@@ -219,17 +229,66 @@ static void pause_then_stop_at_once_stops(void **state)
 
 static void a_stop_while_the_job_is_being_started_is_kept(void **state)
 {
-	struct outcome o = {0};
+	struct outcome o = {0}, before = {0};
 	struct fh_status st = FH_STATUS_INIT;
-	struct job *j = add("j", ENDLESS, 0);
+	struct job *first = add("first", ENDLESS, 0), *j = add("j", ENDLESS, 0);
 
+	await(first, JOB_RUNNING, 0);
+	assert_int_equal(jobs_stop(util_daemon.jobs, first, 1, on_done, &before, &st), 0);
+	for (int turns = 0; j->state == JOB_QUEUED; turns++)
+		turn(turns);
 	assert_int_equal(j->state, JOB_RUNNING); /* the slot is its own, its worker has not been told yet */
+	assert_int_equal(j->sent, 0);
 	assert_int_equal(jobs_stop(util_daemon.jobs, j, 0, on_done, &o, &st), 0);
 	util_wait(&o.done);
+	util_wait(&before.done);
 	assert_int_equal(o.st.code, 0);
 	assert_int_equal(j->state, JOB_STOPPED);
 	assert_int_equal(queue_slots_free(util_daemon.queue), 1);
 	assert_int_equal(workers_idle(util_daemon.workers), 0);
+}
+
+/* One transaction takes a job in and says that it runs; one that has to wait is only queued. */
+static void a_job_with_a_free_slot_starts_with_its_first_row(void **state)
+{
+	struct job *a = add("a", ENDLESS, 0), *b = add("b", 50, 0);
+
+	assert_int_equal(a->state, JOB_RUNNING);
+	assert_int_equal(a->shown, JOB_RUNNING);
+	assert_int_equal(series_last_seq(util_daemon.series, a->id), 2); /* queued, running */
+	assert_int_equal(b->shown, JOB_QUEUED);
+	assert_int_equal(series_last_seq(util_daemon.series, b->id), 1);
+	ask(stop, a, JOB_STOPPED);
+	await(b, JOB_DONE, 50);
+}
+
+/* The limit on the size of files stands for the disk's end: the job was never there, and its slot is free. */
+static void a_job_whose_first_row_is_refused_leaves_nothing(void **state)
+{
+	struct outcome o = {0};
+	struct fh_status st = FH_STATUS_INIT;
+	struct fh_spec spec;
+	struct memory_plan memory;
+	const struct dataset *set = datasets_find(util_daemon.datasets, "m");
+	struct rlimit old, tight;
+
+	util_spec(&spec, "m", 50);
+	assert_int_equal(trainer_plan(util_daemon.backend, &spec, dataset_bars(set), &memory, &st), 0);
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+	tight = old;
+	tight.rlim_cur = 1;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+	assert_int_equal(jobs_add(util_daemon.jobs, &spec, "refused", NULL, 0, &memory, dataset_hash(set), NULL, on_done, &o, &st), 0);
+	util_wait(&o.done);
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+	assert_true(o.st.code == FH_IO || o.st.code == FH_EXHAUSTED);
+	for (int turns = 0; queue_slots_free(util_daemon.queue) == 0; turns++) /* its market may still be on its way */
+		turn(turns);
+	assert_null(jobs_by_name(util_daemon.jobs, "refused"));
+	assert_int_equal(jobs_count(util_daemon.jobs), 0);
+	assert_int_equal(workers_idle(util_daemon.workers), 0);
+	await(add("refused", 50, 0), JOB_DONE, 50);
 }
 
 static void higher_priority_runs_first(void **state)
@@ -360,6 +419,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(pause_frees_the_slot_and_resume_goes_on_where_it_was, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(pause_then_stop_at_once_stops, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(a_stop_while_the_job_is_being_started_is_kept, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_job_with_a_free_slot_starts_with_its_first_row, util_setup, util_teardown),
+		cmocka_unit_test_setup_teardown(a_job_whose_first_row_is_refused_leaves_nothing, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(higher_priority_runs_first, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(draining_starts_nothing_and_leaves_the_running_job_alone, util_setup, util_teardown),
 		cmocka_unit_test_setup_teardown(a_stopped_daemon_requeues_its_running_job_and_goes_on, util_setup, util_teardown),
