@@ -34,6 +34,7 @@ RESULTS = os.path.join(HERE, "RESULTS.md")
 BEGIN, END = "<!-- written by make bench on a card: begin -->", "<!-- end of what make bench writes -->"
 NO_DEVICE = 3  # exit status of gpu_step device
 SMALL = os.environ.get("BENCH_SMALL") == "1"
+PROFILED_UNITS = 10  # of gpu_step run
 SMALL_DAEMON = ["--small", "--window", "0.3", "--starts", "3", "--cycles", "9", "--pairs", "1",
                 *[w for s in ("net.trunk1=16", "net.trunk2=16", "net.value_hidden=8", "net.advantage_hidden=8", "net.atoms=11", "learn.batch=8",
                               "learn.warmup=64", "collect.envs=4", "replay.capacity=4096") for w in ("--set", s)]]
@@ -154,16 +155,23 @@ def epoch(run, part, limit_s):
 
 
 def short_name(kernel):
-    """A kernel as the profiler names it, without return type, spaces and arguments."""
-    name = re.sub(r"\(.*", "", re.sub(r"^void ", "", kernel.replace("(int)", "").replace("(bool)", "")))
-    return name.replace(" ", "")[:40]
+    """A kernel as the source has it: k_mlp<1,4,0> for what the profiler calls void <unnamed>::k_mlp<<unnamed>::shape<1, 4>, 0>(<unnamed>::mlp_args)."""
+    name = re.sub(r"^void |<unnamed>::|\(anonymous namespace\)::|\((?:int|bool|unsigned int)\)", "", kernel)
+    name = re.sub(r"\(.*", "", name).replace("__nv_bfloat16", "bf16").replace(" ", "")
+    head, _, parameters = name.partition("<")
+    return head + (f"<{re.sub('[a-z_]+<([^<>]*)>', chr(92) + '1', parameters)}" if parameters else "")
 
 
 def profile_one(run, case, limit_s):
-    argv = ["ncu", "--clock-control", "none", "--cache-control", "none", "--metrics", "gpu__time_duration.sum,launch__grid_size", "--csv",
-            f"{run.build}/tests/bench/gpu_step", "run", *case.split()]
+    """What each launch of one unit takes, alone on the device. What the driver is made to do at the start (k_nothing) is left out."""
+    argv = ["ncu", "--clock-control", "none", "--cache-control", "none", "-k", "regex:^k_([^n]|n[^o])", "--metrics", "gpu__time_duration.sum,launch__grid_size",
+            "--csv", f"{run.build}/tests/bench/gpu_step", "run", *case.split()]
     text, code = call(argv, limit_s, f"{run.folder}/profile.txt", run.env)
     run.judge(code, limit_s, text)
+    return launches_of(text)
+
+
+def launches_of(text):
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     if len(rows) < 2:
         return []
@@ -173,12 +181,23 @@ def profile_one(run, case, limit_s):
         launch = launches.setdefault(r[at["ID"]], {"kernel": short_name(r[at["Kernel Name"]])})
         value = float(r[at["Metric Value"]].replace(",", ""))
         if r[at["Metric Name"]].startswith("gpu__time"):
-            launch["us"] = value * {"n": 1e-3, "u": 1, "m": 1e3}.get(r[at["Metric Unit"]][:1], 1)
+            launch["us"] = round(value * {"n": 1e-3, "u": 1, "m": 1e3}.get(r[at["Metric Unit"]][:1], 1), 3)
         else:
             launch["grid"] = int(value)
-    each = list(launches.values())
-    unit = max(1, len(each) // 10)  # ten units ran
-    return each[-unit:]
+    each = [x for x in launches.values() if x["kernel"] != "k_nothing"]
+    return each[-max(1, len(each) // PROFILED_UNITS):]
+
+
+def by_kernel(launches):
+    """One entry a kernel: us in all, how many launches, grids; the most expensive first."""
+    each = {}
+    for x in launches:
+        one = each.setdefault(x["kernel"], {"kernel": x["kernel"], "us": 0, "launches": 0, "grids": []})
+        one["us"] += x["us"]
+        one["launches"] += 1
+        if x.get("grid", 0) not in one["grids"]:
+            one["grids"].append(x.get("grid", 0))
+    return sorted(each.values(), key=lambda one: -one["us"])
 
 
 def profile(run, part, limit_s):
@@ -243,8 +262,8 @@ def cost(got, figure):
     if not launches:
         return ""
     total = sum(x["us"] for x in launches)
-    most = sorted(launches, key=lambda x: -x["us"])[:2]
-    return ", ".join(f"{x['kernel']} {x['us']:.1f}" for x in most) + f" of {total:.1f} us in {len(launches)} launches"
+    most = by_kernel(launches)[:2]
+    return ", ".join(f"`{x['kernel']}` {x['us']:.1f}" for x in most) + f" of {total:.1f} us in {len(launches)} launches"
 
 
 def against_floor(figure, value):
@@ -281,7 +300,10 @@ def report(got):
     for part, lines in got["lines"].items():
         text += [f"`{part}`:", "", *["    " + line.rstrip() for line in lines], ""] if lines else []
     for case, launches in got["profiles"].items():
-        text += [f"`gpu_step run {case}`, the launches of one unit:", "", *[f"    {x['us']:8.2f} us  grid {x.get('grid', 0):6d}  {x['kernel']}" for x in launches], ""]
+        total = sum(x["us"] for x in launches)
+        text += [f"`gpu_step run {case}`, one unit's {len(launches)} launches by kernel, {total:.1f} us alone on the device:", "",
+                 *[f"    {x['us']:8.2f} us {100 * x['us'] / total:3.0f} %  {x['launches']:2d} x  {x['kernel']:<24} grid {', '.join(f'{g:,}' for g in x['grids'])}"
+                   for x in by_kernel(launches)], ""]
     for part, lines in got["anchors"].items():
         text += [f"`{part}`, in the same run:", "", *["    " + json.dumps(line) for line in lines], ""]
     return text

@@ -16,7 +16,7 @@
 #include "gpu/trainer_impl.h"
 #include "proto/status.h"
 
-#define SLICE_NS 20000000       /* the daemon's */
+#define SLICE_NS 5000000        /* the daemon's */
 #define VALIDATION_SLICE_NS 200000 /* what of the next epoch may be counted as validation */
 #define EPOCHS_MAX 1000
 

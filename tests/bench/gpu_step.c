@@ -2,7 +2,8 @@
  * Random contents of the shape of a real run (no zeros: they run faster than data).
  *
  *     gpu_step [learn|collect|trials|crossing|device]      one part of it, or all; which device there is
- *     gpu_step run PHASE B NA N P …                        a few units of each case, not timed
+ *     gpu_step run PHASE B NA N P …                        ten units of each case, not timed: for profilers
+ *     gpu_step check PHASE B NA N P …                      two, for checkers, and how long each case took them
  *
  * On the emulated device the sizes are small and the times mean nothing: it shows that all of it runs. */
 #include "tests/gpu/rig.h"
@@ -70,20 +71,22 @@ static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double 
 	market_unref(m);
 }
 
-/* `gpu_step run learn|collect B NA N P …`: ten units of one phase and nothing else, case after case, for profilers and checkers. */
-static int run_cases(int args, char **arg)
+/* `gpu_step run|check learn|collect B NA N P …`: units of one phase and nothing else, case after case. */
+static int run_cases(int units, int args, char **arg)
 {
 	struct rig rig, *r = &rig;
 
+	setvbuf(stdout, NULL, _IOLBF, 0); /* whoever ends it wants to know how far it came */
 	for (; args >= 5; args -= 5, arg += 5) {
 		const struct run run = {strcmp(arg[0], "collect") ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
+		const double began = now_us();
 
 		begin(r, atoi(arg[1]), atoi(arg[2]), atoi(arg[3]), atoi(arg[4]), capacity(atoi(arg[4]) > 1 ? 32768 : 131072), 0.1);
-		for (int k = 0; k < 10; k++)
+		for (int k = 0; k < units; k++)
 			RIG_OK(r->x[1]->backend->run(r->x[1], &run, 1, &r->st));
 		RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
 		rig_free(r);
-		printf("%s B %s NA %s N %s P %s: done\n", arg[0], arg[1], arg[2], arg[3], arg[4]);
+		printf("%s B %s NA %s N %s P %s: done in %.1f s\n", arg[0], arg[1], arg[2], arg[3], arg[4], (now_us() - began) * 1e-6);
 	}
 	return args != 0;
 }
@@ -197,8 +200,8 @@ int main(int argc, char **argv)
 		printf("skipped: no CUDA device\n");
 		return 0;
 	}
-	if (argc > 2 && !strcmp(argv[1], "run"))
-		return run_cases(argc - 2, argv + 2);
+	if (argc > 2 && (!strcmp(argv[1], "run") || !strcmp(argv[1], "check")))
+		return run_cases(!strcmp(argv[1], "run") ? 10 : 2, argc - 2, argv + 2);
 	for (unsigned i = 0; i < sizeof parts / sizeof parts[0]; i++)
 		if (argc == 1 || !strcmp(argv[1], parts[i].name))
 			parts[i].run();
