@@ -28,6 +28,7 @@ struct adam_args {
 	const float *grad;
 	__nv_bfloat16 *param_lp, *target_lp; /* NULL unless bf16 */
 	const struct cuda_step *step;
+	const struct dqn_clock *clock;
 	const double *part;
 	size_t step_trial, part_trial;
 	int parts;
@@ -85,25 +86,35 @@ __device__ __forceinline__ void update(struct four &x, const struct cuda_step &s
 	}
 }
 
+template <bool STREAM> __device__ __forceinline__ void store_all(const struct four &x, const struct adam_args &a, int64_t at)
+{
+	store4<STREAM>(a.param + at, x.p), store4<STREAM>(a.target + at, x.t);
+	store4<STREAM>(a.m + at, x.m), store4<STREAM>(a.v + at, x.v);
+	if (a.param_lp) {
+		narrow4(a.param_lp + at, x.p);
+		narrow4(a.target_lp + at, x.t);
+	}
+}
+
 /* The end of the step beside the optimizer: means and new priorities while the gradients are still being summed (LOSS was complete before the
  * launch in front of this one began), the guard and the counters behind them. */
 struct end_room { struct few_room few; double means[CUDA_MEANS][CUDA_SUM_THREADS / 32], sum[CUDA_SUM_THREADS / 32]; };
-__device__ __forceinline__ void end_step(const struct cuda_end_args &x, struct end_room &room)
+__device__ __forceinline__ void end_step(const struct cuda_end_args &x, struct end_room &room, int begins)
 {
 	cuda_means(x, room.means);
 	cuda_priority_few(x.update, room.few);
 	__syncthreads();
-	cuda_end_step(x, room.sum, true);
+	cuda_end_step(x, room.sum, begins);
 }
 
 /* Each block goes through every so manieth thousand of a trial's parameters, four a thread, and finds the norm by itself before: it
  * needs no launch of its own, and nobody waits for another block. */
-template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __grid_constant__ struct adam_args x)
+__global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __grid_constant__ struct adam_args x)
 {
 	__shared__ union { double sum[CUDA_SUM_THREADS / 32]; struct end_room end; } shared;
 
 	if (x.ends && blockIdx.x == 0) {
-		end_step(x.end, shared.end);
+		end_step(x.end, shared.end, END_EARLY);
 		return;
 	}
 	const int z = blockIdx.z, block = blockIdx.x - x.ends, blocks = gridDim.x - x.ends;
@@ -113,7 +124,7 @@ template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_
 	struct four now = {};
 
 	if (at < end) /* not written by the backward pass: ask for them before it is complete */
-		load_own<STREAM>(now, x, at);
+		load_own<false>(now, x, at);
 	cuda_wait_before();
 	if (at < end)
 		load4<false>(now.g, x.grad + at);
@@ -124,20 +135,39 @@ template <bool STREAM> __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_
 #pragma unroll 1
 	while (at < end) {
 		update(now, s, scale);
-		store4<STREAM>(x.param + at, now.p);
-		store4<STREAM>(x.target + at, now.t);
-		store4<STREAM>(x.m + at, now.m);
-		store4<STREAM>(x.v + at, now.v);
-		if (x.param_lp) {
-			narrow4(x.param_lp + at, now.p);
-			narrow4(x.target_lp + at, now.t);
-		}
+		store_all<false>(now, x, at);
 		at += (int64_t)blocks * ADAM_CHUNK;
 		if (at < end) {
-			load_own<STREAM>(now, x, at);
+			load_own<false>(now, x, at);
 			load4<false>(now.g, x.grad + at);
 		}
 	}
+}
+
+/* More parameters than L2 holds: the end of the step first, a block a trial, which leaves the scale in the clock; then a thousand
+ * parameters a block. Blocks that come and go reach what copies reach (4.0 TB/s of an H200), those that go through many thousands each 3.5. */
+__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_end(const __grid_constant__ struct cuda_end_args x)
+{
+	__shared__ struct end_room room;
+
+	end_step(x, room, END_LETS);
+}
+__global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam_many(const __grid_constant__ struct adam_args x)
+{
+	const int z = blockIdx.z;
+	const int64_t at = z * x.params + ((int64_t)blockIdx.x * CUDA_SUM_THREADS + threadIdx.x) * 4;
+	const bool live = at < (z + 1) * x.params;
+	const struct cuda_step s = *(const struct cuda_step *)((const char *)x.step + z * x.step_trial);
+	struct four now = {};
+
+	if (live) /* all complete: k_end lets this begin when the gradient is */
+		load_own<true>(now, x, at), load4<false>(now.g, x.grad + at);
+	cuda_wait_before();
+	const struct dqn_clock *c = &x.clock[z];
+	if (!live || c->skip)
+		return;
+	update(now, s, c->grad_scale);
+	store_all<true>(now, x, at);
 }
 
 } // namespace
@@ -152,36 +182,49 @@ int cuda_dqn_norm(struct exec *x, struct fh_status *st)
 	return 0;
 }
 
+static int adam_chunks(const struct cuda_exec *c) { return (int)((c->dims.params + ADAM_CHUNK - 1) / ADAM_CHUNK); }
+
 /* Blocks of a trial: all that the device holds at once, if there are so many, and each as many rounds. More trials than that: 16 rounds, so
  * that those who come late do not leave the device half empty. */
-static unsigned adam_blocks(const struct cuda_exec *c)
+static int adam_blocks(const struct cuda_exec *c)
 {
-	const int64_t chunks = (c->dims.params + ADAM_CHUNK - 1) / ADAM_CHUNK, room = ADAM_BLOCKS * c->multiprocessors / c->dims.P;
-	const int64_t rounds = room ? (chunks + room - 1) / room : 16;
+	const int chunks = adam_chunks(c), room = ADAM_BLOCKS * c->multiprocessors / c->dims.P;
 
-	return (unsigned)((chunks + rounds - 1) / rounds);
+	return cuda_tiles(chunks, room ? cuda_tiles(chunks, room) : 16);
 }
 
-int cuda_adam(struct cuda_exec *c, int ends, struct fh_status *st)
+static struct adam_args adam_args_of(struct cuda_exec *c)
 {
-	const struct dqn_dims *d = &c->dims;
-	const bool low = d->precision == FH_PRECISION_BF16;
-	const dim3 grid(adam_blocks(c) + ends, 1, d->P);
+	const bool low = c->dims.precision == FH_PRECISION_BF16;
 	struct adam_args a = {};
-	int cache = 0;
 
 	a.param = cuda_tensor<float>(c, T_PARAM), a.target = cuda_tensor<float>(c, T_TARGET);
 	a.m = cuda_tensor<float>(c, T_M), a.v = cuda_tensor<float>(c, T_V), a.grad = cuda_tensor<float>(c, T_GRAD);
 	a.param_lp = low ? cuda_tensor<__nv_bfloat16>(c, T_PARAM_LP) : nullptr;
 	a.target_lp = low ? cuda_tensor<__nv_bfloat16>(c, T_TARGET_LP) : nullptr;
 	a.step = cuda_at<struct cuda_step>(c, &c->s.step), a.step_trial = c->s.step.stride;
+	a.clock = cuda_tensor<struct dqn_clock>(c, T_CLOCK);
 	a.part = cuda_at<double>(c, &c->s.part), a.part_trial = c->s.part.stride, a.parts = c->s.parts;
-	a.params = d->params;
-	a.ends = ends, a.end = cuda_end_args_of(c);
+	a.params = c->dims.params;
+	a.end = cuda_end_args_of(c);
+	return a;
+}
+
+int cuda_adam(struct cuda_exec *c, int ends, struct fh_status *st)
+{
+	const struct dqn_dims *d = &c->dims;
+	struct adam_args a = adam_args_of(c);
+	int cache = 0;
+
 	CUDA_TRY(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, c->x.backend->device));
 	/* parameters, target, moments, gradient and two copies of half the size */
-	CUDA_TRY(d->P * d->params * 24 > cache ? cuda_launch(c, k_adam<true>, grid, CUDA_SUM_THREADS, 0, a) :
-	                                         cuda_launch(c, k_adam<false>, grid, CUDA_SUM_THREADS, 0, a));
+	if (ends && cuda_wide(d->P * d->params * 24 > cache)) {
+		CUDA_TRY(cuda_launch(c, k_end, dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, a.end));
+		CUDA_TRY(cuda_launch(c, k_adam_many, dim3(adam_chunks(c), 1, d->P), CUDA_SUM_THREADS, 0, a));
+		return 0;
+	}
+	a.ends = ends;
+	CUDA_TRY(cuda_launch(c, k_adam, dim3(adam_blocks(c) + ends, 1, d->P), CUDA_SUM_THREADS, 0, a));
 	return 0;
 }
 

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constan
 {
 	__shared__ double shared[CUDA_SUM_THREADS / 32];
 
-	cuda_end_step(x, shared, false);
+	cuda_end_step(x, shared, END_PLAIN);
 }
 
 } // namespace

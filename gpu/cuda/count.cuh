@@ -130,9 +130,10 @@ static __device__ __forceinline__ void end_leave(const struct ending &e, double 
 	}
 }
 
-/* Guard, leaves back when the step is skipped, accumulators, counters. The means and the new priorities are there. early: x.part is not complete
- * before cuda_wait_before(), which this calls. */
-static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args &x, double *shared, bool early)
+/* Guard, leaves back when the step is skipped, accumulators, counters. The means and the new priorities are there. END_EARLY: x.part is not complete
+ * before cuda_wait_before(), which this calls; END_LETS: cuda_let_next() too. */
+enum { END_PLAIN, END_EARLY, END_LETS };
+static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args &x, double *shared, int begins)
 {
 	const int z = blockIdx.z, lane = threadIdx.x;
 	struct dqn_clock *c = &x.update.clock[z];
@@ -140,8 +141,10 @@ static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args 
 	double norm;
 	int skip;
 
-	if (early)
+	if (begins != END_PLAIN)
 		cuda_wait_before();
+	if (begins == END_LETS)
+		cuda_let_next();
 	if (x.part) {
 		norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
 		skip = !isfinite(norm) || c->skipped_run >= DQN_SKIP_LIMIT;

@@ -27,14 +27,14 @@ struct loss_args {
 	float share[FH_BRANCH_MAX], over_d, over_bd; /* 1/A_d, 1/D, 1/(B D) */
 };
 
-/* Shared memory of a block, in floats. Rows are padded so that a lane's S atoms may be read past the last action, and skewed so
+/* Shared memory of a block, in floats. Rows are padded so that a lane's S atoms may be read past the last action's, and skewed so
  * that the samples of a warp meet different banks. */
 template <int W, int S> struct room {
-	enum { G = 32 / W, OVER = (W * S + 31) / 32 * 32, PAIRS = (8 + W * S + 4 + 7) / 16 * 16 + 8 };
+	enum { G = 32 / W, SKEW = W % 32, PAIRS = (8 + W * S + 4 + 7) / 16 * 16 + 8 };
 	int row, pairs, grad, stat, weight, floats;
-	__host__ __device__ room(int ldo, int D)
+	__host__ __device__ room(int ldo, int D, int NA)
 	{
-		row = (ldo + OVER + 31) / 32 * 32 + (W < 32 ? W : 0);
+		row = (ldo + W * S - NA - SKEW + 31) / 32 * 32 + SKEW;
 		pairs = 3 * G * row;
 		grad = pairs + 2 * D * G * PAIRS;
 		stat = grad + D * G * W * S;
@@ -46,15 +46,25 @@ template <int W, int S> struct room {
 /* The three rows of each of the block's samples: s and s' online, s' target. Zeros behind each. */
 template <int W, int S> __device__ __forceinline__ void bring(const struct loss_args &x, const struct room<W, S> &p, float *shared)
 {
-	enum { G = 32 / W };
+	enum { G = 32 / W, AT_ONCE = 5 };
 	const float *out = (const float *)((const char *)x.out + blockIdx.z * x.out_trial);
+	const int own = (threadIdx.x & 31) * 4;
 
 #pragma unroll 1
 	for (int r = threadIdx.x / 32; r < 3 * G; r += x.D + 1) {
 		const float *from = out + (size_t)(r / G * x.B + min((int)blockIdx.x * G + r % G, x.B - 1)) * x.ldo;
+		float *row = shared + r * p.row;
+		const ptx_shared to = ptx_shared_at(row);
+
 #pragma unroll 1
-		for (int c = (threadIdx.x & 31) * 4; c < p.row; c += 128)
-			ptx_copy16(ptx_shared_at(shared + r * p.row + c), c < x.ldo ? from + c : out, c < x.ldo ? 16 : 0);
+		for (int c = own; c < x.ldo; c += AT_ONCE * 128)
+#pragma unroll
+			for (int k = 0; k < AT_ONCE; k++)
+				if (c + k * 128 < x.ldo)
+					ptx_copy16_if(to + 4 * c + 512 * k, from + c + 128 * k, 1);
+#pragma unroll 1
+		for (int c = x.ldo + own; c < p.row; c += 128)
+			*(float4 *)(row + c) = make_float4(0.f, 0.f, 0.f, 0.f);
 	}
 	ptx_copy_commit();
 }
@@ -95,22 +105,32 @@ template <int W> __device__ __forceinline__ void leave_weights(const struct loss
 		*to = weight[lane] = (float)(own / most);
 }
 
-/* Through the dueling mean: dAdv[a'] = g (1{a' = a} - 1/A) of this warp's branch, into a row of gradients; zeros behind. */
+/* Through the dueling mean: dAdv[a'] = g (1{a' = a} - 1/A) of this warp's branch, into a row of gradients; zeros behind. First as if no action
+ * had been taken, several side by side where latency counts. */
 template <typename T, int W, int S>
 __device__ __forceinline__ void spread(const struct loss_args &x, const float (&g)[S], T *row, int branch, int a, int q)
 {
+	enum { U = W == 32 ? 5 : 1 };
 	const int NA = x.NA, A = x.A[branch], first = x.seg[1 + branch], end = x.seg[2 + branch];
-	T *to = row + first + q, other[S], taken[S];
+	const float share = x.share[branch];
+	T *to = row + first + q, other[S];
 
 #pragma unroll
 	for (int k = 0; k < S; k++)
-		other[k] = (T)(g[k] * -x.share[branch]), taken[k] = (T)(g[k] * (1.f - x.share[branch]));
+		other[k] = (T)(g[k] * -share);
 #pragma unroll 1
-	for (int b = 0; b < A; b++, to += NA)
+	for (int b = 0; b < A; b += U)
 #pragma unroll
-		for (int k = 0; k < S; k++)
-			if (q + W * k < NA)
-				to[W * k] = b == a ? taken[k] : other[k];
+		for (int u = 0; u < U; u++, to += NA)
+#pragma unroll
+			for (int k = 0; k < S; k++)
+				if (q + W * k < NA && b + u < A)
+					to[W * k] = other[k];
+	to = row + first + a * NA + q;
+#pragma unroll
+	for (int k = 0; k < S; k++)
+		if (q + W * k < NA)
+			to[W * k] = (T)(g[k] * (1.f - share));
 #pragma unroll 1
 	for (int c = first + A * NA + q; c < end; c += W)
 		row[c] = (T)0.f;
@@ -192,7 +212,7 @@ template <typename T, int W, int S> __global__ void __launch_bounds__(32 * (FH_B
 	enum { G = 32 / W };
 	PTX_SHARED(float4, shared4);
 	float *shared = (float *)shared4;
-	const struct room<W, S> p(x.ldo, x.D);
+	const struct room<W, S> p(x.ldo, x.D, x.NA);
 	const int b = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31; /* b: so that the compiler sees that a warp agrees on it */
 	const int q = lane % W, g = lane / W;
 	const bool branch = b < x.D; /* or the warp for weights, V, statistics */
@@ -248,7 +268,7 @@ template <typename T, int W, int S> __global__ void __launch_bounds__(32 * (FH_B
 
 template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
 {
-	const struct room<W, S> p(a.ldo, a.D);
+	const struct room<W, S> p(a.ldo, a.D, a.NA);
 	const cudaError_t e = cuda_allow_shared(c, k_loss<T, W, S>); /* from about 250 atoms on */
 
 	return e == cudaSuccess ? cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * (a.D + 1), p.floats * sizeof(float), a) : e;
@@ -257,7 +277,7 @@ template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, cons
 /* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */
 template <typename T> cudaError_t choose(struct cuda_exec *c, const struct loss_args &a)
 {
-	const bool many = !c->sync && cuda_wide((long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && room<8, 8>(a.ldo, a.D).floats * sizeof(float) <= 48 << 10;
+	const bool many = !c->sync && cuda_wide((long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && room<8, 8>(a.ldo, a.D, a.NA).floats * sizeof(float) <= 48 << 10;
 
 	if (many)
 		return a.NA <= 32 ? launch<T, 8, 4>(c, a) : a.NA <= 56 ? launch<T, 8, 7>(c, a) : launch<T, 8, 8>(c, a);

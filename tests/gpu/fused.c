@@ -82,6 +82,28 @@ static void fused_is_staged(void **state)
 		}
 }
 
+/* The end of the step by a launch of its own, as where the parameters of all trials are more than L2 holds. */
+static void ends_first(void **state)
+{
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	for (int s = 0; s < 2; s++) {
+		struct rig a, b;
+
+		make(&a, &shapes[s], FH_PRECISION_BF16, 0);
+		make(&b, &shapes[s], FH_PRECISION_BF16, 1);
+		setenv("FH_GPU_WIDE", "1", 1);
+		learn(&a, RIG_MANY(40, 4), RIG_MANY(5, 2));
+		unsetenv("FH_GPU_WIDE");
+		learn(&b, RIG_MANY(40, 4), RIG_MANY(5, 2));
+		for (int p = 0; p < shapes[s].P; p++)
+			same(&a, p, &b, p, "many parameters and staged");
+		rig_free(&a);
+		rig_free(&b);
+	}
+}
+
 /* Collecting and learning in one graph against the stages one by one, bit for bit, accumulators too: sums over environments are one tree,
  * whether a block steps 8 of them or 128. */
 static void chunk_is_staged(void **state)
@@ -215,19 +237,18 @@ static void trial_alone(void **state)
 
 /* A reward that is not finite: the step is skipped, the tree is as before, the next ones as well, and after ten in a row
  * nothing is ever applied again. */
-static void fused_skips(void **state)
+static void skips(const char *wide)
 {
 	struct rig rig, *r = &rig;
 	struct dqn_clock c;
 
-	(void)state;
-	if (!rig_cuda)
-		skip();
 	make(r, &shapes[0], FH_PRECISION_BF16, 0);
 	for (int64_t i = 0; i < r->d.C; i++)
 		((float *)rig_host(r, T_RP_R, 0))[i] = INFINITY;
 	rig_send(r);
+	setenv("FH_GPU_WIDE", wide, 1);
 	learn(r, 12, 4);
+	unsetenv("FH_GPU_WIDE");
 	rig_equal(r, T_PARAM);
 	rig_equal(r, T_TARGET);
 	rig_equal(r, T_TREE);
@@ -240,10 +261,20 @@ static void fused_skips(void **state)
 	rig_free(r);
 }
 
+static void fused_skips(void **state)
+{
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	skips("");
+	skips("1"); /* the end of the step by a launch of its own */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fused_is_staged),
+		cmocka_unit_test(ends_first),
 		cmocka_unit_test(chunk_is_staged),
 		cmocka_unit_test(collects_alone),
 		cmocka_unit_test(repeats),
