@@ -5,6 +5,7 @@
  * slices, where the tensors with TENSOR_KEEP and struct position are the whole state of the job. */
 #include "gpu/trainer_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -151,6 +152,20 @@ void trainer_usage(const struct trainer *t, struct exec_usage *out)
 
 /* ---------------------------------------------------------------- start of a job */
 
+static double auto_scale(struct trainer *t, const struct fh_spec *spec, const struct market *m, struct fh_split train)
+{
+	if (memcmp(&t->scaled.of.env, &spec->env, sizeof spec->env) || strcmp(t->scaled.hash, m->hash) || t->scaled.tick != m->tick ||
+	    t->scaled.max_gap != m->max_gap || t->scaled.train.begin != train.begin || t->scaled.train.end != train.end) {
+		t->scaled.of.env = spec->env;
+		snprintf(t->scaled.hash, sizeof t->scaled.hash, "%s", m->hash);
+		t->scaled.tick = m->tick;
+		t->scaled.max_gap = m->max_gap;
+		t->scaled.train = train;
+		t->scaled.scale = market_auto_reward_scale(m, train, spec);
+	}
+	return t->scaled.scale;
+}
+
 int trainer_prepare(struct trainer *t, const struct fh_spec *spec, const struct market *m, struct job_start *out,
 		    struct fh_status *st)
 {
@@ -164,7 +179,7 @@ int trainer_prepare(struct trainer *t, const struct fh_spec *spec, const struct 
 		return rc;
 	out->spec = *spec;
 	if (spec->env.reward_scale == 0)
-		out->spec.env.reward_scale = market_auto_reward_scale(m, out->split[FH_SPLIT_TRAIN], spec);
+		out->spec.env.reward_scale = auto_scale(t, spec, m, out->split[FH_SPLIT_TRAIN]);
 	return 0;
 }
 

@@ -59,6 +59,9 @@ struct trainer {
 	uint64_t captures;                    /* of the backend, as last seen */
 	int64_t paced_ns;                     /* when the last one returned */
 
+	/* reward_scale = auto as it was last made, and of what: every bar of the training split is looked at for it. */
+	struct { struct fh_spec of; char hash[65]; double tick, max_gap, scale; struct fh_split train; } scaled;
+
 	struct evaluation *evaluation;        /* in progress, else NULL */
 	int evaluating;                       /* trials in it */
 	struct team *team;                    /* for evaluations of many episodes, where the backend has none; made at the first */

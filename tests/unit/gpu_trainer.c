@@ -261,6 +261,37 @@ static void test_a_reused_trainer_is_as_good_as_new(void **state)
 	free(b.s);
 }
 
+/* It is made of the bars, the split and the environment: whichever of them another job changes, it is that job's own. */
+static void test_the_scale_of_rewards_is_each_jobs_own(void **state)
+{
+	struct fh_spec spec = small_spec();
+	struct market *m[2] = {synth_market(SYNTH_MOMENTUM, 1200, 5), synth_market(SYNTH_WALK, 1200, 6)};
+	struct fh_status st = FH_STATUS_INIT;
+	struct trainer *t = new_trainer(&spec);
+	double last = 0;
+
+	(void)state;
+	for (int job = 0; job < 10; job++) {
+		struct fh_split split[FH_SPLITS];
+		struct market *on = m[job >= 4 && job < 6];
+
+		if (job == 2)
+			spec.data.train = 0.5;
+		if (job == 6)
+			spec.env.multiplier = 3;
+		if (job == 8)
+			spec.env.reward_scale = 1234;
+		assert_int_equal(trainer_begin(t, &spec, on, NULL, &st), 0);
+		assert_int_equal(spec_splits(&spec, on->bars, split, &st), 0);
+		assert_true(t->spec.env.reward_scale == (job < 8 ? market_auto_reward_scale(on, split[FH_SPLIT_TRAIN], &spec) : 1234));
+		assert_true((t->spec.env.reward_scale == last) == (job % 2 == 1)); /* every other job is the one before once more */
+		last = t->spec.env.reward_scale;
+	}
+	trainer_free(t);
+	market_unref(m[0]);
+	market_unref(m[1]);
+}
+
 static void test_a_neighbour_changes_nothing(void **state)
 {
 	struct fh_spec s = small_spec(), other = s;
@@ -540,7 +571,7 @@ int main(void)
 		cmocka_unit_test(test_warm_up_with_n_steps),
 		cmocka_unit_test(test_samples_come_at_their_steps), cmocka_unit_test(test_checkpoints_are_due_at_their_steps),
 		cmocka_unit_test(test_same_seed_same_bits), cmocka_unit_test(test_a_reused_trainer_is_as_good_as_new),
-		cmocka_unit_test(test_a_neighbour_changes_nothing), cmocka_unit_test(test_scratch_is_written_before_it_is_read),
+		cmocka_unit_test(test_the_scale_of_rewards_is_each_jobs_own), cmocka_unit_test(test_a_neighbour_changes_nothing), cmocka_unit_test(test_scratch_is_written_before_it_is_read),
 		cmocka_unit_test(test_a_trial_is_as_good_as_alone), cmocka_unit_test(test_the_last_evaluations_are_the_networks_own), cmocka_unit_test(test_warm_start_keeps_the_weights),
 		cmocka_unit_test(test_keep_replay_keeps_it_on_the_same_bars_only), cmocka_unit_test(test_divergence_fails_the_job),
 		cmocka_unit_test(test_nobody_polls),
