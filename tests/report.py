@@ -7,6 +7,7 @@ wrong, where in our code, and what stands beside. tests/run.py prints this of ev
 stays in the log.
 """
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ FRAMES = 8  # of ours, of one stack
 FIRST, OTHERS = 14, 3  # lines of the first finding, and of each other one, before what is left is given out
 WHOLE = "input: "  # begins such a line
 UNFINISHED = "did not end: "
+# With these the tools print what nobody here reads: colours, other options, other lines.
+OTHERWISE = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "PYTEST_ADDOPTS", "COLUMNS", "LINES", "CMOCKA_MESSAGE_OUTPUT", "CMOCKA_XML_FILE", "GREP_OPTIONS")
 
 NOISE = re.compile("|".join((
     r"\s*File \".*/site-packages/",
@@ -97,6 +100,11 @@ def name_unfinished(lines):
     if begun and not any(re.match(r"\[( {7}OK|  FAILED|  SKIPPED)", line) for line in lines[last:]):
         lines[last] = f"{UNFINISHED}{lines[last].split(']')[1].strip()}"
     return lines
+
+
+def plain_env():
+    """The caller's variables without those."""
+    return {name: value for name, value in os.environ.items() if name not in OTHERWISE}
 
 
 def said_once(lines):

@@ -39,7 +39,7 @@ import traceback
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from report import report
+from report import plain_env, report
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "python")
@@ -209,7 +209,7 @@ def run_step(step):
     step.log.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     with open(step.log, "wb") as out:
-        proc = subprocess.Popen(step.argv, cwd=ROOT, env={**os.environ, **step.env}, stdin=subprocess.DEVNULL,
+        proc = subprocess.Popen(step.argv, cwd=ROOT, env={**plain_env(), **step.env}, stdin=subprocess.DEVNULL,
                                 stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
         with running_lock:
             running.add(proc.pid)

@@ -1,5 +1,4 @@
 """What tests/run.py prints of a failed step contains what failed, whatever came before and after it."""
-import os
 import subprocess
 import sys
 
@@ -56,7 +55,7 @@ def test_a_failed_assertion_of_pytest(folder, ci):
     (folder / "test_x.py").write_text("import pytest\n@pytest.mark.parametrize('n', range(300))\ndef test_fine(n):\n    pass\n"
                                       "def test_bad():\n    text = '''" + RACE + "'''\n    assert 'Sanitizer' not in text, 'fhctl list\\n' + text\n"
                                       "def test_other():\n    assert 6 * 7 == 43\n")
-    env = {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")} | ({"CI": "true"} if ci else {})
+    env = {name: value for name, value in report.plain_env().items() if name not in ("CI", "BUILD_NUMBER")} | ({"CI": "true"} if ci else {})
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "--durations=15", folder / "test_x.py"],
                           capture_output=True, text=True, timeout=fh.DEADLINE_S, env=env)
     lines = told(done.stdout, "test_bad", "fhctl list", "ThreadSanitizer: data race", "#0 dial client/fhclient.c:254", "Previous write",
