@@ -13,7 +13,8 @@ Afterwards the table of figures.py with what was measured, and the same in BUILD
 names), to which every run of the same commit on the same card adds. On a card the table is written into tests/bench/RESULTS.md,
 between the two marks there; --table makes it from such files, the later ones first. BENCH_SMALL=1 takes sizes for an emulated
 device (FHD_LIBDIR), whose numbers mean nothing and are kept nowhere. FHD_LIBDIR: where fhd-cuda.so is, by default BUILD.
-The exit status is 1 when a part failed, when a figure on a card misses what it must hold, and when there is a card that cannot be used."""
+The exit status is 1 when a part failed, when a figure on a card misses what it must hold or is better than can be, and when there is a card
+that cannot be used."""
 import csv
 import datetime
 import glob
@@ -35,6 +36,7 @@ BEGIN, END = "<!-- written by make bench on a card: begin -->", "<!-- end of wha
 NO_DEVICE = 3  # exit status of gpu_step device
 SMALL = os.environ.get("BENCH_SMALL") == "1"
 PROFILED_UNITS = 10  # of gpu_step run
+BEYOND = 2  # times better than its floor no figure is
 SMALL_DAEMON = ["--small", "--window", "0.3", "--starts", "3", "--cycles", "9", "--pairs", "1",
                 *[w for s in ("net.trunk1=16", "net.trunk2=16", "net.value_hidden=8", "net.advantage_hidden=8", "net.atoms=11", "learn.batch=8",
                               "learn.warmup=64", "collect.envs=4", "replay.capacity=4096") for w in ("--set", s)]]
@@ -280,6 +282,12 @@ def verdict(figure, value):
     return "aim" if figure.aim is not None and figure.holds(value, figure.aim) else "must" if figure.holds(value, figure.must) else "MISSED"
 
 
+def absurd(got):
+    """Figures further beyond their floor than the floor can be wrong: something else was measured."""
+    floored = [f for f in figures.FIGURES if f.key in got["figures"] and f.floor]
+    return [f.title for f in floored if (got["figures"][f.key]["value"] / f.floor > BEYOND if f.more else f.floor / max(got["figures"][f.key]["value"], 1e-9) > BEYOND)]
+
+
 def missed(got):
     return [f.title for f in figures.FIGURES if f.key in got["figures"] and verdict(f, got["figures"][f.key]["value"]) == "MISSED"]
 
@@ -403,11 +411,13 @@ def main():
     if real:
         write_results(keep(run))
     print("\n".join(table(keep(run) if real else run.got)) if run.device else "no device: nothing of the CUDA backend is measured")
-    beyond = missed(run.got) if real else []
+    beyond, wrong = (missed(run.got), absurd(run.got)) if real else ([], [])
     for title in beyond:
         print(f"MISSED: {title}")
+    for title in wrong:
+        print(f"NOT BELIEVED, better than {BEYOND} times its floor: {title}")
     print(", ".join(f"{n} {how}" for how, n in count.items()) + (f", {len(beyond)} beyond what they must hold" if beyond else ""))
-    return 1 if count["failed"] or beyond else 0
+    return 1 if count["failed"] or beyond or wrong else 0
 
 
 if __name__ == "__main__":
