@@ -37,21 +37,21 @@ struct adam_args {
 	struct cuda_end_args end;
 };
 
-/* Four parameters of each buffer. STREAM: they will not be there any more when the next step wants them, so they go first when L2 needs room,
- * and the gradient, which was written just now, stays.
+/* Four parameters of each buffer. STREAM: they will not be there any more when the next step wants them, so not by way of L1. All buffers alike: where
+ * the gradient was to stay in L2 and the others to go first a pass took 370 us instead of 361.
  * Vectors are taken apart by name and put together where they are stored: elsewise the compiler stores numbers one by one, a quarter of
  * each sector at a time. */
 struct four { float p[4], t[4], m[4], v[4], g[4]; };
 template <bool STREAM> __device__ __forceinline__ void load4(float (&to)[4], const float *from)
 {
-	const float4 v = STREAM ? __ldcs((const float4 *)from) : *(const float4 *)from;
+	const float4 v = STREAM ? __ldcg((const float4 *)from) : *(const float4 *)from;
 
 	to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 template <bool STREAM> __device__ __forceinline__ void store4(float *to, const float (&v)[4])
 {
 	if (STREAM)
-		__stcs((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
+		__stcg((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
 	else
 		__stwb((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
 }
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam_many(con
 	struct four now = {};
 
 	if (live) /* all complete: k_end lets this begin when the gradient is */
-		load_own<true>(now, x, at), load4<false>(now.g, x.grad + at);
+		load_own<true>(now, x, at), load4<true>(now.g, x.grad + at);
 	cuda_wait_before();
 	const struct dqn_clock *c = &x.clock[z];
 	if (!live || c->skip)

@@ -14,17 +14,24 @@ namespace {
 enum { PLACE_THREADS = 1024, ENV_THREADS = 2 * CUDA_ENV_BLOCK };
 static_assert((int)WARPS == CUDA_ENV_FEW, "a block of few leaves one sum of its environments");
 
+/* What a vector step reads of the clock: asked for at once, before anything is waited for or stored. */
+struct now { uint64_t seed; int64_t vector_step, stored, eps_steps; double gamma, eps_start, eps_end; int32_t train_begin, train_end; };
+__device__ __forceinline__ struct now now_of(const struct dqn_clock *c)
+{
+	return {c->seed, c->vector_step, c->stored, c->eps_steps, c->gamma, c->eps_start, c->eps_end, c->train_begin, c->train_end};
+}
+
 /* epsilon of this vector step; the environment's branches take their draws 2i and 2i + 1, i = e D + b, which lie in one
  * block of four words. */
-__device__ __forceinline__ double epsilon(const struct dqn_clock *c)
+__device__ __forceinline__ double epsilon(const struct now &c)
 {
-	const double share = (double)c->vector_step / (double)c->eps_steps;
+	const double share = (double)c.vector_step / (double)c.eps_steps;
 
-	return c->eps_start + (c->eps_end - c->eps_start) * (share < 1.0 ? share : 1.0);
+	return c.eps_start + (c.eps_end - c.eps_start) * (share < 1.0 ? share : 1.0);
 }
-__device__ __forceinline__ int32_t explored(const struct dqn_clock *c, double eps, int i, int32_t greedy, int actions)
+__device__ __forceinline__ int32_t explored(const struct now &c, double eps, int i, int32_t greedy, int actions)
 {
-	const struct philox_words w = philox_block(c->seed, PHILOX_EXPLORE, (uint64_t)c->vector_step, (uint64_t)i >> 1);
+	const struct philox_words w = philox_block(c.seed, PHILOX_EXPLORE, (uint64_t)c.vector_step, (uint64_t)i >> 1);
 	const int half = (i & 1) * 2;
 
 	return (double)philox_uniform(w.w[half]) < eps ? (int32_t)philox_below(w.w[half + 1], (uint32_t)actions) : greedy;
@@ -34,13 +41,13 @@ __global__ void k_explore(const __grid_constant__ struct collect_args x)
 {
 	const struct dqn_dims &d = x.d;
 	const int i = blockIdx.x * blockDim.x + threadIdx.x, z = blockIdx.z;
-	struct dqn_clock *c = &x.clock[z];
-	const double eps = epsilon(c);
+	const struct now now = now_of(&x.clock[z]);
+	const double eps = epsilon(now);
 
 	if (i == 0)
-		c->eps = eps;
+		x.clock[z].eps = eps;
 	if (i < d.N * d.D)
-		x.action[(size_t)z * d.N * d.D + i] = explored(c, eps, i, x.action[(size_t)z * d.N * d.D + i], d.A[i % d.D]);
+		x.action[(size_t)z * d.N * d.D + i] = explored(now, eps, i, x.action[(size_t)z * d.N * d.D + i], d.A[i % d.D]);
 }
 
 /* All that the step of environment e reads but its action: asked for at once, before anything is waited for or stored. */
@@ -48,21 +55,20 @@ struct view {
 	struct env_config cfg;
 	struct env_state s;
 	struct env_bar bar;       /* the next one */
-	double close, sigma, ret;
-	float sigma_next;
+	double close, ret;
+	float sigma, sigma_next;  /* not widened: that would wait for them */
 	int32_t slot, pending, between;
 };
-__device__ __forceinline__ void look(struct view &v, const struct collect_args &x, int e, int t)
+__device__ __forceinline__ void look(struct view &v, const struct collect_args &x, const struct cuda_tape_view &tape, const struct env_config &cfg, int e, int t)
 {
 	const size_t i = (size_t)blockIdx.z * x.d.N + e;
-	const struct cuda_tape_view tape = *x.tape;
 
 	v.bar = {tape.open[t + 1], tape.high[t + 1], tape.low[t + 1], tape.close[t + 1]};
-	v.close = tape.close[t], v.sigma = (double)tape.sigma[t], v.sigma_next = tape.sigma[t + 1];
+	v.close = tape.close[t], v.sigma = tape.sigma[t], v.sigma_next = tape.sigma[t + 1];
 	v.s = {x.cash[i], x.equity[i], x.peak[i], x.q[i], x.entry[i], x.sigma[i], t, x.entry_bar[i], x.steps[i]};
 	v.ret = x.ret[i];
 	v.slot = x.pend_head[i], v.pending = x.pend_count[i] + 1;
-	v.cfg = x.config[blockIdx.z];
+	v.cfg = cfg;
 	v.between = v.cfg.max_gap > 0.0 || v.cfg.roll_on ? env_over(&v.cfg, tape.ts[t], tape.ts[t + 1], tape.rolled && tape.rolled[t + 1]) : 0;
 }
 
@@ -70,16 +76,15 @@ __device__ __forceinline__ void look(struct view &v, const struct collect_args &
 struct outcome { struct part next; float reward; int32_t ready, done, bar, again; };
 
 /* The step of environment e by one thread: the environment itself and its pending reward. mine: what it adds to the accumulators. */
-__device__ __forceinline__ void step_environment(const struct collect_args &x, int e, struct view &v, const int32_t action[FH_BRANCH_MAX],
+__device__ __forceinline__ void step_environment(const struct collect_args &x, const struct now &now, int e, struct view &v, const int32_t action[FH_BRANCH_MAX],
                                                  double mine[CUDA_ENV_STATS], struct outcome &o)
 {
 	const struct dqn_dims &d = x.d;
 	const size_t i = (size_t)blockIdx.z * d.N + e;
-	const struct dqn_clock *c = &x.clock[blockIdx.z];
 	struct env_state &s = v.s;
 	struct env_result r;
 
-	env_step_over(&s, &v.cfg, action, v.close, &v.bar, v.sigma, c->train_end - 1, 1, v.between, &r);
+	env_step_over(&s, &v.cfg, action, v.close, &v.bar, (double)v.sigma, now.train_end - 1, 1, v.between, &r);
 	const int over = r.terminated || r.truncated;
 	o.ready = over ? v.pending : v.pending == d.n ? 1 : 0;
 	o.done = r.terminated ? 2 : r.truncated ? 1 : 0;
@@ -92,7 +97,7 @@ __device__ __forceinline__ void step_environment(const struct collect_args &x, i
 		mine[2] = 1.0, mine[3] = total, mine[4] = s.steps, mine[5] = r.terminated;
 	mine[6] = r.fill != 0.0, mine[7] = r.exit != ENV_EXIT_NONE;
 	if (over)
-		env_start(&s, &v.cfg, env_start_bar(c->seed, (uint32_t)e, (uint64_t)c->vector_step + 1, c->train_begin, c->train_end));
+		env_start(&s, &v.cfg, env_start_bar(now.seed, (uint32_t)e, (uint64_t)now.vector_step + 1, now.train_begin, now.train_end));
 	o.again = s.t;
 #pragma unroll
 	for (int b = 0; b < FH_BRANCH_MAX; b++)
@@ -187,6 +192,9 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(co
 
 	cuda_wait_before();
 	cuda_let_next();
+	const struct now now = now_of(c);
+	const struct cuda_tape_view tape = *x.tape;
+	const struct env_config cfg = x.config[z];
 	if (steps)
 		bar[threadIdx.x] = x.t[(size_t)z * d.N + e];
 	__syncthreads();
@@ -200,20 +208,20 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(co
 			struct outcome o;
 			struct view v;
 
-			look(v, x, e, bar[threadIdx.x]);
+			look(v, x, tape, cfg, e, bar[threadIdx.x]);
 #pragma unroll
 			for (int b = 0; b < FH_BRANCH_MAX; b++)
 				action[b] = b < d.D ? x.action[i * d.D + b] : 0;
 			if (x.stores)
 				before = load_part(x.obs + i * FH_STATE_DIM + FH_MARKET_FEATURES);
-			const double eps = epsilon(c);
+			const double eps = epsilon(now);
 #pragma unroll
 			for (int b = 0; b < FH_BRANCH_MAX; b++)
 				if (b < d.D && x.explores)
-					action[b] = explored(c, eps, e * d.D + b, action[b], d.A[b]);
-			step_environment(x, e, v, action, mine, o);
+					action[b] = explored(now, eps, e * d.D + b, action[b], d.A[b]);
+			step_environment(x, now, e, v, action, mine, o);
 			if (x.stores) {
-				store_own<T>(x, e, action, before, o.next, o.reward, o.done);
+				store_own<T>(x, e, (size_t)z * d.C + (size_t)((now.stored + e) & (d.C - 1)), (float)now.gamma, action, before, o.next, o.reward, o.done);
 				if (o.done)
 					again = o.again;
 				else
@@ -234,7 +242,7 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(co
 		if (threadIdx.x % 32 < CUDA_ENV_STATS)
 			stat[threadIdx.x / 32][stat_of(threadIdx.x)] = sum;
 	} else if (x.stores) {
-		store_market<T>(x, first, bar, threadIdx.x - CUDA_ENV_BLOCK, ENV_THREADS - CUDA_ENV_BLOCK);
+		store_market<T, ENV_THREADS - CUDA_ENV_BLOCK>(x, tape.feature, now.stored, first, bar, threadIdx.x - CUDA_ENV_BLOCK);
 	}
 	__syncthreads();
 	if (again >= 0) /* over what was copied for it */
@@ -261,40 +269,53 @@ template <typename T, int A, int L> __global__ void __launch_bounds__(32 * WARPS
 
 	cuda_wait_before();
 	cuda_let_next();
-	const int t = e < d.N ? x.t[i] : 0;
-	const double eps = epsilon(c);
 	if (e < d.N) {
+		const int t = x.t[i];
+		const struct now now = now_of(c);
+		const struct cuda_tape_view tape = *x.tape;
+		const struct env_config cfg = x.config[z];
 		const float *v = at(x.out, x.out_trial) + (size_t)e * x.ldo;
-		const struct head_support zs = head_support_of(c, d.NA);
-		const size_t leaf = (size_t)z * d.C + (size_t)((c->stored + e) & (d.C - 1)); /* with n = 1 */
-		int greedy = 0;
+		struct head_row<A, L> row;
 		struct outcome o = {};
 		struct kept rows = {};
 		struct view before;
+		int greedy = 0;
 
+		head_load(row, v, v + x.seg[1], d.A[0], d.NA, lane);
 		if (lane == 0)
-			look(before, x, e, t);
+			look(before, x, tape, cfg, e, t);
 		if (x.stores)
-			keep_rows(rows, x, e, t, lane);
+			keep_rows(rows, x, tape.feature, e, t, lane);
+		const struct head_support zs = head_support_of(c, d.NA);
+#pragma unroll 1
 		for (int b = 0; b < d.D; b++) {
-			struct head_row<A, L> row;
+			enum { AHEAD = A * L <= 20 }; /* else there are no registers for another */
+			const int after = min(b + AHEAD, d.D - 1);
+			struct head_row<A, L> next_row;
 
-			head_load(row, v, v + x.seg[1 + b], d.A[b], d.NA, lane);
+			if (AHEAD) /* on its way meanwhile */
+				head_load(next_row, v, v + x.seg[1 + after], d.A[after], d.NA, lane);
+			else if (b)
+				head_load(row, v, v + x.seg[1 + b], d.A[b], d.NA, lane);
 			head_combine(row, d.A[b]);
 			const int best = head_greedy(row, d.A[b], d.NA, zs, lane);
 			if (lane == b) /* lanes draw side by side below */
 				greedy = best;
+			if (AHEAD)
+				row = next_row;
 		}
+		const double eps = epsilon(now);
+		const size_t leaf = (size_t)z * d.C + (size_t)((now.stored + e) & (d.C - 1)); /* with n = 1 */
 		if (lane < d.D)
-			x.action[i * d.D + lane] = greedy = explored(c, eps, e * d.D + lane, greedy, d.A[lane]);
+			x.action[i * d.D + lane] = greedy = explored(now, eps, e * d.D + lane, greedy, d.A[lane]);
 		int32_t action[FH_BRANCH_MAX];
 #pragma unroll
 		for (int b = 0; b < FH_BRANCH_MAX; b++)
 			action[b] = __shfl_sync(0xffffffffu, greedy, b);
 		if (lane == 0) {
-			step_environment(x, e, before, action, mine, o);
+			step_environment(x, now, e, before, action, mine, o);
 			if (x.stores) {
-				store_result(x, leaf, action, o.reward, o.done);
+				store_result(x, leaf, (float)now.gamma, action, o.reward, o.done);
 #pragma unroll
 				for (int k = 0; k < FH_PORTFOLIO_FEATURES; k++)
 					next[warp][k] = o.next.v[k];

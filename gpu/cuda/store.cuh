@@ -131,10 +131,12 @@ __device__ void store_environment(const struct collect_args &x, int e, int first
 /* With n = 1 and rows of at most KEPT: what the storing needs but the outcome, asked for by a warp before it acts. */
 enum { KEPT = 64 };
 struct kept { float before[2], after[2]; };
-__device__ __forceinline__ void keep_rows(struct kept &k, const struct collect_args &x, int e, int t, int lane)
+__device__ __forceinline__ void keep_rows(struct kept &k, const struct collect_args &x, const float *feature, int e, int t, int lane)
 {
 	const int SD = x.d.SD, M = SD - FH_PORTFOLIO_FEATURES;
-	const float *obs = x.obs + ((size_t)blockIdx.z * x.d.N + e) * SD, *feature = x.tape->feature + (size_t)(t + 1) * M;
+	const float *obs = x.obs + ((size_t)blockIdx.z * x.d.N + e) * SD;
+
+	feature += (size_t)(t + 1) * M;
 
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -146,10 +148,10 @@ __device__ __forceinline__ void keep_rows(struct kept &k, const struct collect_a
 }
 
 /* Return, discount and actions of a transition of one step. */
-__device__ __forceinline__ void store_result(const struct collect_args &x, size_t leaf, const int32_t action[FH_BRANCH_MAX], float reward, int done)
+__device__ __forceinline__ void store_result(const struct collect_args &x, size_t leaf, float gamma, const int32_t action[FH_BRANCH_MAX], float reward, int done)
 {
 	x.rp_r[leaf] = (float)(0.0 + (double)reward);
-	x.rp_g[leaf] = done == 2 ? 0.f : (float)x.clock[blockIdx.z].gamma;
+	x.rp_g[leaf] = done == 2 ? 0.f : gamma;
 #pragma unroll
 	for (int b = 0; b < FH_BRANCH_MAX; b++)
 		if (b < x.d.D)
@@ -265,52 +267,50 @@ template <typename T> __device__ __forceinline__ void store_part(const struct co
 
 /* With n = 1 every environment stores one transition a step, in its own order, and nothing of it but the portfolio's part depends on
  * what is done: these copy the market's parts of a block's environments while others step them. bar: where each stands.
- * Two at a time: loads wait for loads, not for stores. */
-template <typename T> __device__ __forceinline__ void store_market(const struct collect_args &x, int first, const int32_t *bar, int thread, int threads)
+ * All that a full block has for a thread at once: a wait for memory, then stores. */
+template <typename T, int THREADS>
+__device__ __forceinline__ void store_market(const struct collect_args &x, const float *feature, int64_t stored, int first, const int32_t *bar, int thread)
 {
-	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES, MARKET = M / PART, AT_ONCE = 2 };
+	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES, MARKET = M / PART, EACH = CUDA_ENV_BLOCK * MARKET / THREADS };
+	static_assert(EACH * THREADS == CUDA_ENV_BLOCK * MARKET, "as many parts a thread");
 	const int items = min(x.d.N - first, (int)CUDA_ENV_BLOCK) * MARKET;
-	const float *feature = x.tape->feature;
-	const int64_t stored = x.clock[blockIdx.z].stored, mask = x.d.C - 1;
+	const int64_t mask = x.d.C - 1;
 	const size_t env = (size_t)blockIdx.z * x.d.N + first, ring = (size_t)blockIdx.z * x.d.C;
+	struct part before[EACH], after[EACH];
 
-	for (int item = thread; item < items; item += AT_ONCE * threads) {
-		struct part before[AT_ONCE], after[AT_ONCE];
 #pragma unroll
-		for (int k = 0; k < AT_ONCE; k++) {
-			const int at = min(item + k * threads, items - 1), e = at / MARKET, col = at % MARKET * PART;
+	for (int k = 0; k < EACH; k++) {
+		const int at = min(thread + k * THREADS, items - 1), e = at / MARKET, col = at % MARKET * PART;
 
-			before[k] = load_part(x.obs + (env + e) * SD + col);
-			after[k] = load_part(feature + (size_t)(bar[e] + 1) * M + col);
-		}
+		before[k] = load_part(x.obs + (env + e) * SD + col);
+		after[k] = load_part(feature + (size_t)(bar[e] + 1) * M + col);
+	}
 #pragma unroll
-		for (int k = 0; k < AT_ONCE; k++) {
-			const int at = item + k * threads, e = at / MARKET, col = at % MARKET * PART;
-			const size_t leaf = ring + (size_t)((stored + first + e) & mask);
+	for (int k = 0; k < EACH; k++) {
+		const int at = thread + k * THREADS, e = at / MARKET, col = at % MARKET * PART;
+		const size_t leaf = ring + (size_t)((stored + first + e) & mask);
 
-			if (at >= items)
-				break;
-			store_part_of((T *)x.pend_s + (env + e) * SD + col, before[k]);
-			store_part_of((T *)x.rp_s + leaf * SD + col, before[k]);
-			store_part_of((T *)x.rp_s2 + leaf * SD + col, after[k]);
-			store_part_of(x.obs + (env + e) * SD + col, after[k]);
-		}
+		if (at >= items)
+			break;
+		store_part_of((T *)x.pend_s + (env + e) * SD + col, before[k]);
+		store_part_of((T *)x.rp_s + leaf * SD + col, before[k]);
+		store_part_of((T *)x.rp_s2 + leaf * SD + col, after[k]);
+		store_part_of(x.obs + (env + e) * SD + col, after[k]);
 	}
 }
 
 /* The rest of environment e's transition, by the thread that stepped it. before: the portfolio's part of its observation. */
 template <typename T>
-__device__ __forceinline__ void store_own(const struct collect_args &x, int e, const int32_t action[FH_BRANCH_MAX], const struct part &before,
-                                          const struct part &next, float reward, int done)
+__device__ __forceinline__ void store_own(const struct collect_args &x, int e, size_t leaf, float gamma, const int32_t action[FH_BRANCH_MAX],
+                                          const struct part &before, const struct part &next, float reward, int done)
 {
 	enum { SD = FH_STATE_DIM, M = FH_MARKET_FEATURES };
-	const struct dqn_clock *c = &x.clock[blockIdx.z];
-	const size_t i = (size_t)blockIdx.z * x.d.N + e, leaf = (size_t)blockIdx.z * x.d.C + (size_t)((c->stored + e) & (x.d.C - 1));
+	const size_t i = (size_t)blockIdx.z * x.d.N + e;
 
 	store_part_of((T *)x.pend_s + i * SD + M, before);
 	store_part_of((T *)x.rp_s + leaf * SD + M, before);
 	store_part_of((T *)x.rp_s2 + leaf * SD + M, next);
-	store_result(x, leaf, action, reward, done);
+	store_result(x, leaf, gamma, action, reward, done);
 }
 
 /* The same as observe_start_by_warp(), by one thread. */

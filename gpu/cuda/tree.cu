@@ -107,54 +107,79 @@ __device__ __forceinline__ void add_environments(const struct rebuild_args &x)
 #pragma unroll
 	for (int o = 16; o; o >>= 1)
 		sum += __shfl_xor_sync(0xffffffffu, sum, o);
+	double *acc = x.acc + (size_t)z * DQN_ACC_COUNT;
 	if (lane == 0)
-		x.acc[(size_t)z * DQN_ACC_COUNT + ACC_REWARD + warp] += sum;
+		acc[ACC_REWARD + warp] += sum;
+	if (threadIdx.x == 32)
+		acc[ACC_ENV_STEPS] += x.N;
+	if (threadIdx.x == 64)
+		acc[ACC_EPS] = x.clock[z].eps;
 }
 
-/* One block a chunk of leaves, up to the chunk's root; the block that ends last goes on from there. Recomputed from the leaves: exact,
- * whatever the order of blocks. */
+/* The leaves of one chunk from `first` on and the nodes above them up to its root. Leaves of this vector step, n from lo on, get `largest`. */
+__device__ __forceinline__ void rebuild_chunk(const struct rebuild_args &x, float *node, int first, int lo, int n, float largest, float *warps)
+{
+	const int C = x.C, size = 1 << x.log_chunk, own = 4 * threadIdx.x, leaf = first + own;
+	float4 v = {};
+
+	if (own < size) { /* chunks are at least 16 leaves */
+		v = *(const float4 *)(node + C + leaf);
+		if (x.winner)
+			__stwb((int4 *)((int32_t *)((char *)x.winner + blockIdx.z * x.winner_trial) + leaf), make_int4(-1, -1, -1, -1));
+		float *p = &v.x;
+		bool fresh = false;
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			if (((leaf + k - lo) & (C - 1)) < n)
+				p[k] = largest, fresh = true;
+		if (fresh)
+			__stwb((float4 *)(node + C + leaf), v);
+	}
+	join_up(node, C + first, size, v, warps);
+}
+
+/* Whether this block is the last of `blocks` to come here, which then sees what the others wrote. The fence is one thread's, for all of its block. */
+__device__ __forceinline__ bool last_block(const struct rebuild_args &x, unsigned blocks, unsigned *last)
+{
+	__syncthreads();
+	if (blocks == 1)
+		return true;
+	if (threadIdx.x == 0) {
+		__threadfence();
+		*last = atomicAdd((unsigned *)((char *)x.ticket + blockIdx.z * x.ticket_trial), 1u) == blocks - 1;
+		__threadfence();
+	}
+	__syncthreads();
+	return *last;
+}
+
+/* A block a chunk of leaves (where there are two at most: one), up to the chunk's root; the block that ends last goes on from there. Recomputed
+ * from the leaves: exact, whatever the order of blocks. One block more adds up what the environments did: it waits for nobody. */
 __global__ void __launch_bounds__(JOIN_THREADS) k_rebuild(const __grid_constant__ struct rebuild_args x)
 {
 	__shared__ float warps[JOIN_WARPS];
 	__shared__ unsigned last;
-	const int z = blockIdx.z, C = x.C, size = 1 << x.log_chunk, chunks = C >> x.log_chunk, own = 4 * threadIdx.x;
+	const int z = blockIdx.z, C = x.C, size = 1 << x.log_chunk, chunks = C >> x.log_chunk, blocks = gridDim.x - x.insert;
 	struct dqn_clock *c = &x.clock[z];
 	float *node = x.tree + (size_t)z * 2 * C;
 
 	cuda_wait_before();
 	cuda_let_next();
-	const int lo = x.insert ? (int)(c->stored & (C - 1)) : 0, n = x.insert ? (int)c->fresh : 0;
-	const int touched = x.insert ? ((lo & (size - 1)) + n + size - 1) >> x.log_chunk : chunks;
-	const float largest = c->largest;
-	if ((int)blockIdx.x < min(touched, chunks)) {
-		const int first = (((lo >> x.log_chunk) + (int)blockIdx.x) & (chunks - 1)) * size, leaf = first + own;
-		float4 v = {};
-
-		if (own < size) { /* chunks are at least 16 leaves */
-			v = *(const float4 *)(node + C + leaf);
-			if (x.winner)
-				__stwb((int4 *)((int32_t *)((char *)x.winner + z * x.winner_trial) + leaf), make_int4(-1, -1, -1, -1));
-			float *p = &v.x;
-			bool fresh = false;
-#pragma unroll
-			for (int k = 0; k < 4; k++)
-				if (((leaf + k - lo) & (C - 1)) < n)
-					p[k] = largest, fresh = true;
-			if (fresh)
-				__stwb((float4 *)(node + C + leaf), v);
-		}
-		join_up(node, C + first, size, v, warps);
-	}
-	__threadfence();
-	__syncthreads();
-	if (threadIdx.x == 0)
-		last = atomicAdd((unsigned *)((char *)x.ticket + z * x.ticket_trial), 1u) == gridDim.x - 1;
-	if (x.insert && blockIdx.x == 0) /* these wait for nobody */
+	if ((int)blockIdx.x == blocks) {
 		add_environments(x);
-	__syncthreads();
-	if (!last)
 		return;
-	__threadfence();
+	}
+	const int64_t stored = c->stored, step = c->vector_step;
+	const int lo = x.insert ? (int)(stored & (C - 1)) : 0, n = x.insert ? (int)c->fresh : 0;
+	const int touched = min(x.insert ? ((lo & (size - 1)) + n + size - 1) >> x.log_chunk : chunks, chunks);
+	const float largest = c->largest;
+	for (int k = blockIdx.x; k < touched; k += blocks) {
+		if (k != (int)blockIdx.x)
+			__syncthreads(); /* warps[] */
+		rebuild_chunk(x, node, (((lo >> x.log_chunk) + k) & (chunks - 1)) * size, lo, n, largest, warps);
+	}
+	if (!last_block(x, blocks, &last))
+		return;
 	for (int width = chunks; width > 1; width /= CUDA_CHUNK) /* above a very large tree's chunks are chunks */
 		for (int first = width; first < 2 * width; first += CUDA_CHUNK) {
 			const int most = min(width, (int)CUDA_CHUNK);
@@ -164,14 +189,10 @@ __global__ void __launch_bounds__(JOIN_THREADS) k_rebuild(const __grid_constant_
 		}
 	if (threadIdx.x)
 		return;
-	*(unsigned *)((char *)x.ticket + z * x.ticket_trial) = 0;
-	if (!x.insert)
-		return;
-	x.acc[(size_t)z * DQN_ACC_COUNT + ACC_ENV_STEPS] += x.N;
-	x.acc[(size_t)z * DQN_ACC_COUNT + ACC_EPS] = c->eps;
-	c->stored += n;
-	c->fresh = 0;
-	c->vector_step++;
+	if (blocks > 1)
+		*(unsigned *)((char *)x.ticket + z * x.ticket_trial) = 0;
+	if (x.insert)
+		c->stored = stored + n, c->fresh = 0, c->vector_step = step + 1;
 }
 
 } // namespace
@@ -201,9 +222,9 @@ int cuda_insert(struct cuda_exec *c, int estat_envs, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
 	const int64_t size = chunk_of(d->C), chunks = d->C / size, most = ((int64_t)d->N * d->n + size - 1) / size + 1;
+	const int64_t blocks = most <= 2 ? 1 : most < chunks ? most : chunks;
 
-	CUDA_TRY(cuda_launch(c, k_rebuild, dim3((unsigned)(most < chunks ? most : chunks), 1, d->P), JOIN_THREADS, 0,
-	                     rebuild_args_of(c, estat_envs)));
+	CUDA_TRY(cuda_launch(c, k_rebuild, dim3((unsigned)blocks + 1, 1, d->P), JOIN_THREADS, 0, rebuild_args_of(c, estat_envs)));
 	return 0;
 }
 
