@@ -118,6 +118,38 @@ long tiles_of(const struct mlp_args *x, int rows)
 	return tiles * x->trials;
 }
 
+/* What tiles of so many rows take by tall warpgroups: block i has tiles i, i + machine, …, those of the first pass in front. */
+long heights_cost(const struct cuda_exec *c, const struct mlp_args *x, const int height[2])
+{
+	const int machine = c->multiprocessors, first = x->trials * cuda_tiles(x->pass[0].rows, height[0]);
+	const int all = first + (x->passes > 1 ? x->trials * cuda_tiles(x->pass[1].rows, height[1]) : 0);
+	const auto cost = [&](int rows) { return block[rows == tall::ROWS ? BLOCKS - 1 : TILES].cost; };
+	long most = 0;
+
+	for (int i = 0; i < machine && i < all; i++) {
+		const int mine = cuda_tiles(all - i, machine), in_front = i < first ? cuda_tiles(first - i, machine) : 0;
+
+		most = max(most, (long)in_front * cost(height[0]) + (long)(mine - in_front) * cost(height[1]));
+	}
+	return most;
+}
+
+/* Rows of each pass's tiles: a block of tall warpgroups may leave one idle. */
+long choose_heights(const struct cuda_exec *c, const struct mlp_args *x, int height[2])
+{
+	static const int both[][2] = {{tall::ROWS, tall::ROWS}, {tall::ROWS, flat::ROWS}, {flat::ROWS, flat::ROWS}};
+	const int mixed = cuda_wide_asked() == GROUP_ASKED + (int)tall::ROWS + (int)flat::ROWS;
+	long least = 0;
+
+	for (int i = mixed; i < (mixed ? 2 : 3); i++) {
+		const long cost = heights_cost(c, x, both[i]);
+
+		if (!least || cost < least)
+			least = cost, memcpy(height, both[i], sizeof both[i]);
+	}
+	return least;
+}
+
 /* Which block, -1: none fits. Bits do not depend on it. */
 int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 {
@@ -125,20 +157,20 @@ int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 	const int asked = cuda_wide_asked();
 	struct mlp_args group;
 	const int groups = cuda_warpgroups(c) && describe_for(c, eights > 0, 1, &group);
-	int best = -1;
+	int best = -1, height[2];
 	long least = 0;
 
 	for (int b = 0; b < BLOCKS; b++) {
 		const long tiles = tiles_of(x, block[b].rows), busy = min(tiles, (long)c->multiprocessors);
 		const long waves = (tiles + c->multiprocessors - 1) / c->multiprocessors;
-		const long cost = waves * max((long)block[b].cost, WEIGHTS_COST * busy / c->multiprocessors);
+		const long cost = b == BLOCKS - 1 ? choose_heights(c, x, height) : waves * max((long)block[b].cost, WEIGHTS_COST * busy / c->multiprocessors);
 
 		/* for actions a warp takes 16 rows: fewer than 64, or two warpgroups of the same rows, would leave most idle */
 		if (eights && (b < 2 || b == BLOCKS - 2))
 			continue;
 		if ((b >= TILES && !groups) || shared_bytes(x, b, eights) > shared)
 			continue;
-		if (block[b].rows + (b >= TILES ? GROUP_ASKED : 0) == asked)
+		if (block[b].rows + (b >= TILES ? GROUP_ASKED : 0) == asked || (b == BLOCKS - 1 && asked == GROUP_ASKED + (int)tall::ROWS + (int)flat::ROWS))
 			return b;
 		if (best < 0 || cost < least)
 			best = b, least = cost;
@@ -181,8 +213,11 @@ int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what,
 		x->chunks = group.chunks;
 		memcpy(x->chunk, group.chunk, sizeof x->chunk);
 	}
-	x->first_tile = cuda_tiles(x->pass[0].rows, block[b].rows); /* of the second pass, where there is one */
-	x->tiles = (int)(tiles_of(x, block[b].rows) / x->trials);
+	x->height[0] = x->height[1] = block[b].rows;
+	if (b == BLOCKS - 1)
+		choose_heights(c, x, x->height);
+	x->first_tile = cuda_tiles(x->pass[0].rows, x->height[0]); /* of the second pass, where there is one */
+	x->tiles = x->first_tile + (x->passes > 1 ? cuda_tiles(x->pass[1].rows, x->height[1]) : 0);
 	/* For actions or with observations it is the first launch of a step: what was in front may have written the weights. */
 	return launch(c, eights == 7 ? kernel_of<7>(b) : eights == 4 ? kernel_of<4>(b) : kernel_of<0>(b), greedy || x->obs, x, shared_bytes(x, b, eights), what, st);
 }

@@ -25,6 +25,16 @@ template <int DOWN_, int ACROSS_, int STAGES_> struct crew {
 template <int J> struct part { enum { PER = J ? 8 * J : 8, MOST = UNITS * UNIT / PER < PICKS ? UNITS * UNIT / PER : PICKS }; };
 template <int N> struct part_from { enum { FROM = N }; };
 
+/* A tile of the list: all of the first pass, trial by trial, then those of the second, which may have fewer rows. A block goes through every
+ * gridDim-th, so tall tiles and low ones spread evenly. */
+struct group_tile { int z, pass, first; };
+__device__ __forceinline__ struct group_tile group_tile_of(const struct mlp_args &x, int id)
+{
+	const int all = x.first_tile * x.trials, pass = id >= all, at = pass ? id - all : id, each = pass ? x.tiles - x.first_tile : x.first_tile;
+
+	return {at / each, pass, at % each * x.height[pass]};
+}
+
 /* Where the copies of weights stand (see feed in mlp_tile.cuh). A thread brings 8 columns of every 32nd row of a stage. */
 template <int J> struct group_feed {
 	enum { ROWS = UNITS * UNIT / 32 };
@@ -81,7 +91,8 @@ template <int J> __device__ __forceinline__ void group_feed_tile(struct group_fe
 	if (id >= x.tiles * x.trials)
 		return;
 	f.section = f.head = f.action = 0;
-	f.w = x.weight[x.pass[id % x.tiles >= x.first_tile].target] + id / x.tiles * x.params;
+	const struct group_tile t = group_tile_of(x, id);
+	f.w = x.weight[x.pass[t.pass].target] + t.z * x.params;
 	group_feed_section<J>(f, x);
 }
 
@@ -190,7 +201,7 @@ template <typename Team> __device__ __forceinline__ void group_keep_rows(const s
 template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp_group(const __grid_constant__ struct mlp_args x)
 {
 #ifdef PTX_WARPGROUPS
-	enum { ROWS = Team::ROWS, STAGES = Team::STAGES, AHEAD = Team::AHEAD, NJ = Team::NJ, MINE = Team::MINE };
+	enum { STAGES = Team::STAGES, AHEAD = Team::AHEAD, NJ = Team::NJ, MINE = Team::MINE };
 	PTX_SHARED(char, shared);
 	char *ring = shared + (Team::ALIGN - ptx_shared_at(shared) % Team::ALIGN) % Team::ALIGN, *act = ring + STAGES * Team::STAGE;
 	float *shared_bias = (float *)(act + (x.ld - 8) / UNIT * Team::PANEL); /* of the chunk or part at work, as its rows lie in a stage */
@@ -227,20 +238,21 @@ template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_
 	};
 #pragma unroll 1
 	for (; id < x.tiles * x.trials; id = busy_tile(x, id + gridDim.x)) {
-		const int z = id / x.tiles, at = id % x.tiles;
-		const struct mlp_pass &p = x.pass[at >= x.first_tile];
-		const int first = (at - (at >= x.first_tile ? x.first_tile : 0)) * ROWS, valid = min((int)ROWS, p.rows - first);
+		const struct group_tile t = group_tile_of(x, id);
+		const struct mlp_pass &p = x.pass[t.pass];
+		const int z = t.z, first = t.first, height = x.height[t.pass], valid = min(height, p.rows - first);
+		const bool idle = down * 64 >= valid; /* this warpgroup, of a tile of few rows */
 		const float *bias = x.bias[p.target] + z * x.params;
 
 		__syncthreads(); /* the hidden columns are free */
-		load_states(x, (x.sd + UNIT - 1) / UNIT * UNIT, ROWS, z, p.x_row + first, valid, [&](int r, int c) { return (bf16 *)hidden_at<Team>(act, r, x.trunk + c); });
+		load_states(x, (x.sd + UNIT - 1) / UNIT * UNIT, height, z, p.x_row + first, valid, [&](int r, int c) { return (bf16 *)hidden_at<Team>(act, r, x.trunk + c); });
 		ptx_copy_commit();
 		ptx_copy_wait<0>();
 #pragma unroll 1
 		for (int section = 0; section < x.chunks; section++) {
 			const struct mlp_chunk &q = x.chunk[section];
 			const struct mlp_unit *u = q.unit + across * MINE;
-			const int units = min(q.units - across * MINE, (int)MINE); /* the warpgroup's, or none */
+			const int units = idle ? 0 : min(q.units - across * MINE, (int)MINE); /* the warpgroup's, or none */
 			const bool out = !J && q.to == TO_OUT;
 			const ptx_shared a = act_at + q.unit[0].a / UNIT * Team::PANEL + down * 64 * PTX_OPERAND_ROW, b = ring_at + across * MINE * UNIT * PTX_OPERAND_ROW;
 			float acc[NJ][4] = {};

@@ -49,6 +49,7 @@ struct mlp_args {
 	int random;              /* 1: trials that act at random are left out */
 	int trunk, ld;           /* first column of x, h1, h2; row length in shared memory */
 	int tiles, trials, passes, first_tile; /* of a trial; first_tile: of the second pass */
+	int height[2];           /* rows of a pass's tiles, where they may differ (mlp_group.cuh) */
 	struct mlp_pass pass[2];
 	int branches, atoms, chunks;
 	struct mlp_head head[1 + FH_BRANCH_MAX];

@@ -1,6 +1,7 @@
-/* The kernels for many rows (FH_GPU_WIDE=1, 16 … 128: with blocks of so many rows) and those for few rows on clusters (8; 432: of four
- * blocks and 32 rows) against those layer by layer (0), bit for bit, over sizes where tiles, units of columns and steps of a sum do not
- * come out even; the vector step for many environments and the learn step against the stages. */
+/* The kernels for many rows (FH_GPU_WIDE=1, 16 … 128: with blocks of so many rows; 1064, 1128: warpgroups, 1192: with tiles of both) and
+ * those for few rows on clusters (8; 432: of four blocks and 32 rows) against those layer by layer (0), bit for bit, over sizes where
+ * tiles, units of columns and steps of a sum do not come out even; the vector step for many environments and the learn step against the
+ * stages. */
 #include "gpu/cuda/scratch.h"
 #include "tests/gpu/rig.h"
 
@@ -104,7 +105,7 @@ static void forward_is_layered(void **state)
 		unsigned char *layered = forward(r, &s, "0");
 		const size_t theirs = s.h1.offset + (size_t)(3 * r->d.B - 1) * (size_t)(s.ldh1 * s.low) + 1;
 		assert_true(layered[theirs] != 0xff);
-		static const char *const asked[] = {"16", "32", "64", "96", "128", "1064", "1128"};
+		static const char *const asked[] = {"16", "32", "64", "96", "128", "1064", "1128", "1192"};
 		enum { ASKED = sizeof asked / sizeof asked[0] };
 		for (unsigned k = 0; k < ASKED + CLUSTERS; k++) {
 			unsigned char *wide = forward(r, &s, k < ASKED ? asked[k] : clusters[k - ASKED]);
@@ -222,12 +223,9 @@ static void policy_is_layered(void **state)
 		const size_t n = r->plan[1].tensor[T_ACTION].bytes / sizeof(int32_t), stride = r->plan[1].tensor[T_ACTION].stride / sizeof(int32_t);
 		int32_t *layered = malloc(n * sizeof *layered), *wide = malloc(n * sizeof *wide);
 		policy(r, "0", layered);
-		for (int rows = 64; rows <= 128; rows += 32) {
-			char asked[16];
-
-			snprintf(asked, sizeof asked, "%d", rows);
-
-			policy(r, asked, wide);
+		static const char *const asked[] = {"64", "96", "128", "1128", "1192"};
+		for (unsigned k = 0; k < sizeof asked / sizeof asked[0]; k++) {
+			policy(r, asked[k], wide);
 			for (int p = 0; p < r->d.P; p++)
 				same_actions(r, layered + (size_t)p * stride, wide + (size_t)p * stride);
 		}
