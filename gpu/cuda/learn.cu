@@ -5,7 +5,7 @@
  * draw: schedules, stratified walk down the tree, gather. forward, back: all layers at once (other precisions than BF16, or
  * networks that do not fit: layer by layer). adam finds the norm by itself; one block of its launch takes the means of the batch, new
  * leaves and the nodes above them before anyone knows whether the step will be skipped, then the guard, leaves put back if it is,
- * accumulators, counters.
+ * accumulators, counters. Where the parameters of all trials are more than L2 holds that is a launch of its own in front of adam (adam.cu).
  *
  * A large batch has too many leaves for one block: they and the count go beside, on a second stream.
  *

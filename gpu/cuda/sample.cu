@@ -222,50 +222,89 @@ template <typename T> __global__ void __launch_bounds__(32 * CUDA_WALK_SAMPLES) 
 	}
 }
 
-/* Many samples: a thread each. The levels that all of them pass come from shared memory, both children of a node are one
- * load, and the transitions follow 16 bytes at a time by all threads. The same comparisons as find_by_warp(). */
-enum { MANY = 2048, MANY_THREADS = 256, MANY_SAMPLES = 64, TOP = 2048 }; /* MANY: from so many samples of all trials on; TOP: nodes in shared memory */
+/* Many samples: a thread each. The levels that all of them pass come from shared memory, those below three at a time, and the transitions
+ * follow 16 bytes at a time by all threads. The same comparisons as find_by_warp(). MANY: from so many samples of all trials on, when a warp
+ * each would be several waves; TOP: nodes in shared memory. */
+enum { MANY = 8192, MANY_THREADS = 256, MANY_SAMPLES = 64, TOP = 2048 };
 static_assert(MANY_SAMPLES % 32 == 0 && 32 % CUDA_WALK_SAMPLES == 0, "whole warps of samples, whole maxima of a warp");
+static_assert(TOP == 8 * MANY_THREADS, "two vectors a thread");
 
-__device__ __forceinline__ int32_t find_by_thread(const float *node, const float *top, int64_t C, double x)
+/* One level down into one of two children: 1 for the right one. own: what it holds. */
+__device__ __forceinline__ int turn(float2 child, double &x, float &own)
+{
+	const double left = child.x;
+	const bool right = !(x < left || child.y == 0.f);
+
+	x = right ? x - left : x;
+	own = right ? child.y : child.x;
+	return right;
+}
+__device__ __forceinline__ float2 half_of(float4 v, int right) { return right ? make_float2(v.z, v.w) : make_float2(v.x, v.y); }
+
+__device__ __forceinline__ int32_t find_by_thread(const float *node, const float *top, int64_t C, double x, float &own)
 {
 	int64_t n = 1;
 
-	while (n < C) {
-		const float2 child = 2 * n < TOP ? *(const float2 *)(top + 2 * n) : *(const float2 *)(node + 2 * n);
-		const double left = child.x;
-		const bool right = !(x < left || child.y == 0.f);
+	own = top[1];
+	while (n < C && 2 * n < TOP)
+		n = 2 * n + turn(*(const float2 *)(top + 2 * n), x, own);
+	while (4 * n < C) {
+		const float2 a = *(const float2 *)(node + 2 * n);
+		const float4 b = *(const float4 *)(node + 4 * n), c = *(const float4 *)(node + 8 * n), d = *(const float4 *)(node + 8 * n + 4);
+		const int first = turn(a, x, own), second = turn(half_of(b, first), x, own);
+		const float2 e = half_of(c, second), f = half_of(d, second);
 
-		x = right ? x - left : x;
-		n = 2 * n + right;
+		n = 8 * n + 4 * first + 2 * second;
+		n += turn(first ? f : e, x, own);
 	}
+	while (n < C)
+		n = 2 * n + turn(*(const float2 *)(node + 2 * n), x, own);
 	return (int32_t)(n - C);
 }
 
+/* Rows of s and s' of the block's samples, several loads of a thread at once. */
 template <typename T, typename V>
 __device__ __forceinline__ void gather_rows(const struct walk_args &x, const int32_t *leaf, int first, int rows)
 {
-	enum { U = sizeof(V) / sizeof(T) };
-	const int z = blockIdx.z, per_row = x.SD / U;
+	enum { U = sizeof(V) / sizeof(T), AT_ONCE = 4 };
+	const int z = blockIdx.z, per_row = x.SD / U, items = 2 * rows * per_row;
 	const size_t replay = (size_t)z * x.C;
 	T *low = (T *)((char *)x.x + z * x.x_trial);
 
-#pragma unroll 4
-	for (int i = threadIdx.x; i < 2 * rows * per_row; i += MANY_THREADS) {
-		const int row = i / per_row, at = i % per_row * U, r = row >> 1;
-		const T *from = (const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * x.SD + at;
-		V *to = (V *)(low + (size_t)((row & 1 ? x.B : 0) + first + r) * x.ldx + at);
+#pragma unroll 1
+	for (int i = threadIdx.x; i < items; i += AT_ONCE * MANY_THREADS) {
+		V part[AT_ONCE];
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const int j = min(i + k * MANY_THREADS, items - 1), row = j / per_row, r = row >> 1;
 
-		if constexpr (sizeof(V) == 16)
-			__stwb(to, *(const V *)from);
-		else
-			*to = *(const V *)from;
+			part[k] = *(const V *)((const T *)(row & 1 ? x.rp_s2 : x.rp_s) + (replay + leaf[r]) * x.SD + j % per_row * U);
+		}
+#pragma unroll
+		for (int k = 0; k < AT_ONCE; k++) {
+			const int j = i + k * MANY_THREADS, row = j / per_row;
+			V *to = (V *)(low + (size_t)((row & 1 ? x.B : 0) + first + (row >> 1)) * x.ldx + j % per_row * U);
+
+			if (j >= items)
+				break;
+			if constexpr (sizeof(V) == 16)
+				__stwb(to, part[k]);
+			else
+				*to = part[k];
+		}
 	}
+}
+
+/* What a step needs of the clock before it knows where it looks. */
+struct draws { uint64_t seed; int64_t step; double filled, beta; };
+__device__ __forceinline__ struct draws draws_of(const struct dqn_clock *c, int64_t C)
+{
+	return {c->seed, c->step, (double)(c->stored < C ? c->stored : C), tree_beta(c->beta0, c->beta_end, c->step, c->planned)};
 }
 
 template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_many(const __grid_constant__ struct walk_args x)
 {
-	__shared__ float2 top[TOP / 2];
+	__shared__ float4 top[TOP / 4];
 	__shared__ int32_t leaf[MANY_SAMPLES];
 	const int z = blockIdx.z, first = blockIdx.x * MANY_SAMPLES, rows = min(x.B - first, (int)MANY_SAMPLES), j = first + threadIdx.x;
 	struct dqn_clock *c = &x.clock[z];
@@ -278,21 +317,32 @@ template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_
 			advance(c, (struct cuda_step *)((char *)x.step + z * x.step_trial), threadIdx.x);
 		return;
 	}
-	const int64_t nodes = min((int64_t)TOP, 2 * x.C);
-	for (int i = threadIdx.x; 2 * i < nodes; i += MANY_THREADS)
-		top[i] = ((const float2 *)node)[i];
+	const bool walks = threadIdx.x < MANY_SAMPLES && j < x.B;
+	struct draws d = {};
+	float4 part[2] = {};
+
+#pragma unroll
+	for (int k = 0; k < 2; k++)
+		if (4 * (threadIdx.x + k * MANY_THREADS) < min((int64_t)TOP, 2 * x.C))
+			part[k] = ((const float4 *)node)[threadIdx.x + k * MANY_THREADS];
+	if (walks)
+		d = draws_of(c, x.C);
+	const float u = philox_uniform(philox_word(d.seed, PHILOX_SAMPLE, (uint64_t)d.step, (uint64_t)j));
+#pragma unroll
+	for (int k = 0; k < 2; k++)
+		top[threadIdx.x + k * MANY_THREADS] = part[k];
 	__syncthreads();
 	if (threadIdx.x < MANY_SAMPLES) {
 		double most = 0.0;
 
-		if (j < x.B) {
-			const float total = ((const float *)top)[1], u = philox_uniform(philox_word(c->seed, PHILOX_SAMPLE, (uint64_t)c->step, (uint64_t)j));
-			const double filled = (double)(c->stored < x.C ? c->stored : x.C), beta = tree_beta(c->beta0, c->beta_end, c->step, c->planned);
-			const int32_t found = find_by_thread(node, (const float *)top, x.C, tree_target(total, x.B, j, u));
+		if (walks) {
+			const float total = ((const float *)top)[1];
+			float own;
+			const int32_t found = find_by_thread(node, (const float *)top, x.C, tree_target(total, x.B, j, u), own);
 
 			leaf[threadIdx.x] = found;
 			x.index[(size_t)z * x.B + j] = found;
-			most = (double)powf((float)(filled * (double)node[x.C + found] / (double)total), (float)-beta);
+			most = (double)powf((float)(d.filled * (double)own / (double)total), (float)-d.beta);
 			((double *)((char *)x.raw + z * x.raw_trial))[j] = most;
 		}
 #pragma unroll
@@ -304,25 +354,27 @@ template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_
 	if (!x.gather)
 		return;
 	__syncthreads();
+	const bool numbers = threadIdx.x < rows; /* and these numbers of a sample; asked for before the rows are */
+	const size_t at = (size_t)z * x.B + first + threadIdx.x, from = (size_t)z * x.C + (numbers ? leaf[threadIdx.x] : 0);
+	float R = 0.f, G = 0.f;
+	int32_t a[FH_BRANCH_MAX];
+
+	if (numbers)
+		R = x.rp_r[from], G = x.rp_g[from];
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++)
+		a[b] = numbers && b < x.D ? x.rp_a[from * x.D + b] : 0;
 	if (x.SD * sizeof(T) % 16 == 0)
 		gather_rows<T, uint4>(x, leaf, first, rows);
 	else
 		gather_rows<T, T>(x, leaf, first, rows);
-	for (int i = threadIdx.x; i < rows; i += MANY_THREADS) {
-		const size_t at = (size_t)z * x.B + first + i, from = (size_t)z * x.C + leaf[i];
-
-		const float R = x.rp_r[from], G = x.rp_g[from];
-		int32_t a[FH_BRANCH_MAX];
-
+	if (!numbers)
+		return;
+	x.R[at] = R, x.G[at] = G;
 #pragma unroll
-		for (int b = 0; b < FH_BRANCH_MAX; b++) /* all are asked for before one is stored */
-			a[b] = b < x.D ? x.rp_a[from * x.D + b] : 0;
-#pragma unroll
-		for (int b = 0; b < FH_BRANCH_MAX; b++)
-			if (b < x.D)
-				x.a[at * x.D + b] = a[b];
-		x.R[at] = R, x.G[at] = G;
-	}
+	for (int b = 0; b < FH_BRANCH_MAX; b++)
+		if (b < x.D)
+			x.a[at * x.D + b] = a[b];
 }
 
 /* T_WEIGHT for the stage by itself. */
@@ -383,7 +435,7 @@ static cudaError_t walk_launch(struct cuda_exec *c, const struct walk_args &a)
 	const dim3 grid(cuda_tiles(c->dims.B, CUDA_WALK_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
 	const dim3 many(cuda_tiles(c->dims.B, MANY_SAMPLES) + (a.step ? 1 : 0), 1, c->dims.P);
 
-	if ((long)c->dims.B * c->dims.P >= MANY)
+	if (cuda_wide((long)c->dims.B * c->dims.P >= MANY))
 		return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch(c, k_walk_many<__nv_bfloat16>, many, MANY_THREADS, 0, a) :
 		                                                cuda_launch(c, k_walk_many<float>, many, MANY_THREADS, 0, a);
 	return c->dims.precision == FH_PRECISION_BF16 ? cuda_launch(c, k_walk<__nv_bfloat16>, grid, 32 * CUDA_WALK_SAMPLES, 0, a) :
