@@ -135,6 +135,62 @@ static int same_state(const struct env_state *a, const struct env_state *b)
 	       a->entry_sigma == b->entry_sigma && a->t == b->t && a->entry_bar == b->entry_bar && a->steps == b->steps;
 }
 
+/* All that lasts of a state but money. */
+static int same_position(const struct env_state *a, const struct env_state *b)
+{
+	return a->q == b->q && a->entry == b->entry && a->entry_sigma == b->entry_sigma && a->entry_bar == b->entry_bar;
+}
+
+int episode_mend(const struct episode *e, const struct episode_world *w, struct look *look, int done, int rows, const int32_t *action, int most,
+		 int *where, int32_t *bar, float *portfolio)
+{
+	const struct market *m = w->m;
+	const uint8_t *guess = e->guess + (e->n - done) * EVAL_GUESS_SIDES;
+	struct env_state s = e->state;
+	int n = 0, astray = 1; /* s is not what was looked at */
+
+	for (int i = done; i < rows; i++) {
+		struct look *l = &look[i];
+		const int32_t *a = action + i * EPISODE_BRANCHES;
+		struct env_state before = l->after;
+
+		if (!astray && memcmp(a, l->action, EPISODE_BRANCHES * sizeof(*a)) == 0)
+			continue;
+		if (!astray) {
+			s = look[i - 1].after;
+			memcpy(l->action, a, EPISODE_BRANCHES * sizeof(*a));
+		} else {
+			int32_t was[EPISODE_BRANCHES];
+
+			if (n == most)
+				break;
+			memcpy(was, l->action, sizeof(was));
+			where[n] = i;
+			bar[n] = s.t;
+			env_features(&s, &w->cfg, m->close[s.t], m->sigma[s.t], (int32_t)(e->last - s.t), portfolio + (int64_t)n * FH_PORTFOLIO_FEATURES);
+			l->side = side_of(s.q / w->cfg.max_position);
+			guess_action(guess + (int64_t)i * EVAL_GUESS_SIDES, l->side, was, l->action);
+			n++;
+		}
+		world_step(w, &s, e->last, l->action, &l->result);
+		l->after = s;
+		if (l->result.terminated || l->result.truncated)
+			break;
+		astray = !same_position(&s, &before);
+	}
+	return n;
+}
+
+void episode_mended(struct episode *e, const struct look *look, int64_t taken, int n, const int *where, const int32_t *said, int32_t *action)
+{
+	for (int k = 0; k < n; k++) {
+		const int i = where[k];
+
+		memcpy(action + i * EPISODE_BRANCHES, said + k * EPISODE_BRANCHES, EPISODE_BRANCHES * sizeof(*said));
+		e->guess[(taken + i) * EVAL_GUESS_SIDES + look[i].side] = guess_of(said + k * EPISODE_BRANCHES);
+	}
+}
+
 void episode_prime(uint8_t *guess, int rows, const float *portfolio, const int32_t *action)
 {
 	for (int i = 0; i < rows; i++)

@@ -15,6 +15,9 @@
 
 #define CLOCK_EVERY 16      /* bars of a script between two looks at the clock */
 #define PIECE_ALIGN 64
+#define MEND_ROWS 1024      /* rows behind the first wrong guess from which mending them pays: about 50 ns each, or two calls */
+#define MEND_CALLS 3        /* each leaves a fifth of what is wrong */
+#define MEND_SHARE 2        /* of the rows are mended at most */
 #define TEAM_ROWS 256       /* rows ahead from which waking the team pays: about 50 ns each */
 
 struct evaluation {
@@ -36,7 +39,9 @@ struct evaluation {
 	struct look *look;
 	int32_t *bar, *action;
 	float *portfolio, *state;
-	struct place { int episode, at, rows; } *place;
+	int32_t *said;           /* answers that are being mended, NULL: none are */
+	int *where;              /* their rows */
+	struct place { int episode, at, rows, mended, mended_at; int64_t taken; } *place; /* taken: bars before */
 	int places;
 	struct act_part *part;   /* [trials] */
 	void *own;               /* the memory of all these, NULL where it is the caller's */
@@ -135,6 +140,11 @@ static size_t lay_out(struct evaluation *e, char *memory, int64_t n, int trace, 
 		e->bar = can->bar ? can->bar : carve(memory, &at, rows * sizeof(*e->bar));
 		e->action = can->action ? can->action : carve(memory, &at, rows * EPISODE_BRANCHES * sizeof(*e->action));
 		e->portfolio = can->portfolio ? can->portfolio : carve(memory, &at, rows * FH_PORTFOLIO_FEATURES * sizeof(*e->portfolio));
+		e->said = e->where = NULL;
+		if (can->few >= MEND_ROWS) { /* rows are nearly free */
+			e->said = carve(memory, &at, rows * EPISODE_BRANCHES * sizeof(*e->said));
+			e->where = carve(memory, &at, rows * sizeof(*e->where));
+		}
 		e->state = e->policy ? carve(memory, &at, rows * FH_STATE_DIM * sizeof(*e->state)) : NULL;
 	}
 	e->fill = carve(memory, &at, (2 * bars + 2 * (size_t)e->m->rolls * (size_t)e->trials) * sizeof(*e->fill)); /* untouched pages cost nothing */
@@ -306,7 +316,7 @@ static void place(struct evaluation *e)
 	e->places = 0;
 	for (int k = 0; k < e->episodes; at += e->episode[k++].ahead)
 		if (e->episode[k].ahead)
-			e->place[e->places++] = (struct place){k, at, e->episode[k].ahead};
+			e->place[e->places++] = (struct place){.episode = k, .at = at, .rows = e->episode[k].ahead};
 }
 
 static void look_task(void *ctx, int task, int member)
@@ -315,6 +325,7 @@ static void look_task(void *ctx, int task, int member)
 	struct place *l = &e->place[task];
 
 	(void)member;
+	l->taken = e->episode[l->episode].n;
 	l->rows = episode_look(&e->episode[l->episode], &e->world, l->rows, e->look + l->at, e->bar + l->at,
 			       e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES);
 }
@@ -392,6 +403,77 @@ static int prime(struct evaluation *e, struct fh_status *st)
 	return 1;
 }
 
+static void mend_task(void *ctx, int task, int member)
+{
+	struct evaluation *e = ctx;
+	struct place *l = &e->place[task];
+	const struct episode *p = &e->episode[l->episode];
+
+	(void)member;
+	l->mended = p->over ? 0 : episode_mend(p, &e->world, e->look + l->at, (int)(p->n - l->taken), l->rows,
+					       e->said + (int64_t)l->at * EPISODE_BRANCHES, l->rows / MEND_SHARE, e->where + l->at, e->bar + l->at,
+					       e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES);
+}
+
+static void mended_task(void *ctx, int task, int member)
+{
+	struct evaluation *e = ctx;
+	const struct place *l = &e->place[task];
+
+	(void)member;
+	episode_mended(&e->episode[l->episode], e->look + l->at, l->taken, l->mended, e->where + l->at,
+		       e->action + (int64_t)l->mended_at * EPISODE_BRANCHES, e->said + (int64_t)l->at * EPISODE_BRANCHES);
+}
+
+/* What is to be asked again of all places, one behind another; returns the rows. `where` stays, for its answers go back there. */
+static int gather_mended(struct evaluation *e, int *parts)
+{
+	int to = 0, trial = -1;
+
+	*parts = 0;
+	for (int i = 0; i < e->places; to += e->place[i++].mended) {
+		struct place *l = &e->place[i];
+
+		l->mended_at = to;
+		if (!l->mended)
+			continue;
+		memmove(e->bar + to, e->bar + l->at, (size_t)l->mended * sizeof(*e->bar));
+		memmove(e->portfolio + (int64_t)to * FH_PORTFOLIO_FEATURES, e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES,
+			(size_t)l->mended * FH_PORTFOLIO_FEATURES * sizeof(*e->portfolio));
+		if (l->episode / e->windows != trial)
+			e->part[(*parts)++] = (struct act_part){trial = l->episode / e->windows, 0};
+		e->part[*parts - 1].rows += l->mended;
+	}
+	return to;
+}
+
+/* The guesses of a long look that went astray are mended where they are wrong before all of it is looked at again: a few rows for each.
+ * The room of the call is free by then, but for its answers. */
+static int mend(struct evaluation *e, struct team *team, int rows, struct fh_status *st)
+{
+	int behind = rows, parts;
+
+	for (int i = 0; i < e->places; i++) {
+		const struct episode *p = &e->episode[e->place[i].episode];
+
+		behind -= p->over ? e->place[i].rows : (int)(p->n - e->place[i].taken);
+	}
+	if (!e->said || behind < MEND_ROWS)
+		return 0;
+	memcpy(e->said, e->action, (size_t)rows * EPISODE_BRANCHES * sizeof(*e->said));
+	for (int k = 0; k < MEND_CALLS; k++) {
+		team_run(team, e->places, mend_task, e);
+		int again = gather_mended(e, &parts), rc = again ? e->actor.act(e->actor.ctx, e->part, parts, e->bar, e->portfolio, e->action, st) : 0;
+
+		if (rc || !again)
+			return rc;
+		team_run(team, e->places, mended_task, e);
+		e->calls++;
+		e->asked += again;
+	}
+	return 0;
+}
+
 /* One call of the actor and what follows from it. */
 static int act(struct evaluation *e, struct fh_status *st)
 {
@@ -407,6 +489,9 @@ static int act(struct evaluation *e, struct fh_status *st)
 	e->calls++;
 	e->asked += rows;
 	team_run(team, e->places, take_task, e);
+	rc = mend(e, team, rows, st);
+	if (rc)
+		return rc;
 	for (int i = 0; i < e->places; i++)
 		count_over(e, e->place[i].episode);
 	return 0;

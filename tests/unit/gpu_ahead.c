@@ -136,6 +136,8 @@ static void assert_same(const struct outcome *a, const struct outcome *b)
 	}
 }
 
+static int64_t far_asked, far_rows; /* of the longest reach below, from guesses that are none or wrong */
+
 /* Against the walk bar by bar: every reach, guesses that are none, wrong in every way, or right, and slices. */
 static void check_network(const struct setup *s, struct market *m, int windows)
 {
@@ -152,6 +154,10 @@ static void check_network(const struct setup *s, struct market *m, int windows)
 			assert_same(&want, &got);
 			if (again && windows == 1) /* everything was known */
 				assert_int_equal(got.asked, got.rows);
+			if (!again && reach[i][0] > BARS) {
+				far_asked += got.asked;
+				far_rows += got.rows;
+			}
 			outcome_free(&got);
 		}
 		got = play(s, m, reach[i][0], reach[i][1], windows, NULL, 20000);
@@ -184,6 +190,7 @@ static void random_networks(void **state)
 	setup_make(&s, 1);
 	random_network(&s, 3, 2.0f);
 	check_network(&s, m, 1);
+	assert_true(far_asked < 6 * far_rows); /* 5.0 rows a bar; 6.7 when all that lies behind a wrong guess is looked at for every mending */
 	setup_free(&s);
 	market_unref(walk);
 	market_unref(m);
