@@ -190,7 +190,7 @@ static void random_networks(void **state)
 	setup_make(&s, 1);
 	random_network(&s, 3, 2.0f);
 	check_network(&s, m, 1);
-	assert_true(far_asked < 6 * far_rows); /* 5.0 rows a bar; 6.7 when all that lies behind a wrong guess is looked at for every mending */
+	assert_true(far_asked < 5 * far_rows); /* 4.3 rows a bar; 5.7 when all that lies behind a wrong guess is looked at for every mending */
 	setup_free(&s);
 	market_unref(walk);
 	market_unref(m);
