@@ -23,6 +23,7 @@ struct loss_args {
 	float *weight, *logits, *proj, *stat[LOSS_STATS]; /* stat: [B] each */
 	size_t stat_trial[LOSS_STATS]; /* bytes */
 	const struct dqn_clock *clock;
+	int inside;               /* the pairs of the projection lie where the warp's outputs of s' were */
 	int B, D, NA, c51, ldo, seg[2 + FH_BRANCH_MAX], A[FH_BRANCH_MAX];
 	float share[FH_BRANCH_MAX], over_d, over_bd; /* 1/A_d, 1/D, 1/(B D) */
 };
@@ -32,11 +33,11 @@ struct loss_args {
 template <int W, int S> struct room {
 	enum { G = 32 / W, SKEW = W % 32, PAIRS = (8 + W * S + 4 + 7) / 16 * 16 + 8 };
 	int row, pairs, grad, stat, weight, floats;
-	__host__ __device__ room(int ldo, int D, int NA)
+	__host__ __device__ room(int ldo, int D, int NA, int inside)
 	{
 		row = (ldo + W * S - NA - SKEW + 31) / 32 * 32 + SKEW;
 		pairs = 3 * G * row;
-		grad = pairs + 2 * D * G * PAIRS;
+		grad = pairs + (inside ? 0 : 2 * D * G * PAIRS);
 		stat = grad + D * G * W * S;
 		weight = stat + D * G * LOSS_STATS;
 		floats = weight + G + NUMBERS;
@@ -188,7 +189,7 @@ __device__ __forceinline__ void branch_loss(const struct loss_args &x, const str
 	const int best = greedy<W, S>(next, first, m, x.A[b], NA, q);
 	look<W, S>(w, online, target, first, x.A[b], NA, x.share[b], a, best, t, q);
 	if (x.c51)
-		cross_entropy<W, S>(w, (float2 *)(shared + p.pairs) + (b * G + g) * room<W, S>::PAIRS + 8, t, w.lse + hidden, NA, q, m, grad, mine);
+		cross_entropy<W, S>(w, (float2 *)(x.inside ? shared + (G + g) * p.row + first : shared + p.pairs + 2 * (b * G + g) * room<W, S>::PAIRS) + 8, t, w.lse + hidden, NA, q, m, grad, mine);
 	else
 		squared_error<W, S>(w, number, R, discount, q, m, grad, mine);
 	mine[2] = fmaf(w.q, number[DZ], number[V_MIN]);
@@ -212,7 +213,7 @@ template <typename T, int W, int S> __global__ void __launch_bounds__(32 * (FH_B
 	enum { G = 32 / W };
 	PTX_SHARED(float4, shared4);
 	float *shared = (float *)shared4;
-	const struct room<W, S> p(x.ldo, x.D, x.NA);
+	const struct room<W, S> p(x.ldo, x.D, x.NA, x.inside);
 	const int b = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31; /* b: so that the compiler sees that a warp agrees on it */
 	const int q = lane % W, g = lane / W;
 	const bool branch = b < x.D; /* or the warp for weights, V, statistics */
@@ -266,9 +267,12 @@ template <typename T, int W, int S> __global__ void __launch_bounds__(32 * (FH_B
 			*(float4 *)(dout + (size_t)(blockIdx.x * G + r) * x.ldo * sizeof(T) + c) = *(const float4 *)((char *)(shared + (G + r) * p.row) + c);
 }
 
-template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, const struct loss_args &a)
+template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, struct loss_args a)
 {
-	const struct room<W, S> p(a.ldo, a.D, a.NA);
+	a.inside = 1;
+	for (int b = 0; b < a.D; b++)
+		a.inside &= a.seg[2 + b] - a.seg[1 + b] >= 2 * room<W, S>::PAIRS;
+	const struct room<W, S> p(a.ldo, a.D, a.NA, a.inside);
 	const cudaError_t e = cuda_allow_shared(c, k_loss<T, W, S>); /* from about 250 atoms on */
 
 	return e == cudaSuccess ? cuda_launch(c, k_loss<T, W, S>, dim3(cuda_tiles(a.B, 32 / W), 1, c->dims.P), 32 * (a.D + 1), p.floats * sizeof(float), a) : e;
@@ -277,7 +281,7 @@ template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, cons
 /* 8 lanes a sample for many rows, as long as a block's shared memory is what every device gives. */
 template <typename T> cudaError_t choose(struct cuda_exec *c, const struct loss_args &a)
 {
-	const bool many = !c->sync && cuda_wide((long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && room<8, 8>(a.ldo, a.D, a.NA).floats * sizeof(float) <= 48 << 10;
+	const bool many = !c->sync && cuda_wide((long)a.B * c->dims.P >= LOSS_MANY) && a.NA <= 64 && room<8, 8>(a.ldo, a.D, a.NA, 0).floats * sizeof(float) <= 48 << 10;
 
 	if (many)
 		return a.NA <= 32 ? launch<T, 8, 4>(c, a) : a.NA <= 56 ? launch<T, 8, 7>(c, a) : launch<T, 8, 8>(c, a);
