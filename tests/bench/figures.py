@@ -1,13 +1,20 @@
 """What is demanded of a card, figure by figure: the bound it must hold, what it aims at, and the floor under it.
 
-Floors are reckoned from the default network (48-256-256, heads 128, 51 atoms) and from what was measured of one H200 once:
-RATE, BYTES and PHASE below. No version runs faster than that without another algorithm. Used by daemon.py, which measures
-within the running daemon, and bench.py, which prints and keeps the table."""
+Floors are reckoned from the default network (48-256-256, heads 128, 51 atoms) and from what was measured of one H200 by itself: the
+numbers below. No version runs faster than that without another algorithm: a step's launches follow each other, and so do layers within
+them, each waiting for what the one before sends. Used by daemon.py, which measures within the running daemon, and bench.py, which prints
+and keeps the table."""
 
-RATE = 788e12  # FLOP/s, a large BF16 product on random data
-BYTES = 4.3e12  # bytes/s, device memory, read and written
-PHASE = 1.75e-6  # s: a launch that depends on the one in front of it (0.75 us) and its first operands from L2 (about 1 us)
-LEARN_PHASES, COLLECT_PHASES, COLLECT_MANY_PHASES = 11, 7, 3
+RATE = 788e12      # FLOP/s, a large BF16 product on random data
+BYTES = 4.1e12     # bytes/s, device memory, read and written
+LAUNCH = 0.5e-6    # s: a launch that depends on the one in front of it, in a row of empty ones that let the next begin
+CLOCK = 1.98e9     # 1/s, of a multiprocessor
+LOAD = 280 / CLOCK # from L2
+EXCHANGE = 850 / CLOCK  # what a block computes reaches the others of its cluster
+PRODUCT = 24 / CLOCK    # one of a chain of mma, 16 of k
+STEP, LEARN_LAUNCHES, LEARN_EXCHANGES, LEARN_CHAIN = 16, 6, 3 + 2, (48 + 256 + 256 + 128) + (64 + 4 * 128 + 256) + 64
+COLLECT_LAUNCHES, COLLECT_EXCHANGES, COLLECT_CHAIN = 3, 3, 48 + 256 + 256 + 128
+COLLECT_MANY_LAUNCHES = 3
 
 WEIGHTS = 48 * 256 + 256 * 256 + 4 * 256 * 128 + 128 * 51 * 12
 PARAMS = WEIGHTS + 256 + 256 + 4 * 128 + 51 * 12
@@ -21,21 +28,29 @@ def learn_flops(batch):
     return batch * 2 * WEIGHTS * (3 + 2)  # three forward passes, gradients of weights and (but for the first layer) of inputs
 
 
+def dependent_s(launches, exchanges, chain):
+    return launches * (LAUNCH + LOAD) + exchanges * EXCHANGE + chain / STEP * PRODUCT
+
+
+LEARN_S = dependent_s(LEARN_LAUNCHES, LEARN_EXCHANGES, LEARN_CHAIN)
+COLLECT_S = dependent_s(COLLECT_LAUNCHES, COLLECT_EXCHANGES, COLLECT_CHAIN)
+
+
 def learn_s(batch):
     outputs = 3 * batch * OUTPUTS * 4 * 2 + batch * OUTPUTS * 2 * 2  # logits written and read, their gradient in BF16 likewise
-    return max(LEARN_PHASES * PHASE, learn_flops(batch) / RATE + outputs / BYTES + ADAM_BYTES / BYTES)
+    return max(LEARN_S, learn_flops(batch) / RATE + outputs / BYTES + ADAM_BYTES / BYTES)
 
 
 def trials_s(trials):
-    return max(LEARN_PHASES * PHASE / trials, learn_flops(256) / RATE + ADAM_BYTES / BYTES)
+    return max(LEARN_S / trials, learn_flops(256) / RATE + ADAM_BYTES / BYTES)
 
 
 def collect_s(envs, policy):
     work = envs * (TRANSITION_BYTES + ENV_BYTES) / BYTES
-    return COLLECT_MANY_PHASES * PHASE + work + (envs * 2 * WEIGHTS / RATE if policy else 0)
+    return dependent_s(COLLECT_MANY_LAUNCHES, 0, COLLECT_CHAIN if policy else 0) + work + (envs * 2 * WEIGHTS / RATE if policy else 0)
 
 
-EPOCH_S = 300 * (learn_s(256) + COLLECT_PHASES * PHASE) + 20000 * 50e-9 + 10 * 15e-6  # a bar is 50 ns of one core, ten calls at least
+EPOCH_S = 300 * (learn_s(256) + COLLECT_S) + 20000 * 50e-9 + 10 * 15e-6  # a bar is 50 ns of one core, ten calls at least
 
 
 class Figure:
@@ -56,7 +71,7 @@ class Figure:
 FIGURES = [
     Figure("step_256", "learn step, defaults, B 256, in the running daemon, reports every 100 steps", "us", 60, 25, learn_s(256) * 1e6, profile="learn 256 51 32 1"),
     Figure("step_8192", "the same, B 8,192", "us", 250, 120, learn_s(8192) * 1e6, profile="learn 8192 51 32 1"),
-    Figure("step_64_11", "the same, B 64, 11 atoms", "us", 45, 20, LEARN_PHASES * PHASE * 1e6, profile="learn 64 11 32 1"),
+    Figure("step_64_11", "the same, B 64, 11 atoms", "us", 45, 20, LEARN_S * 1e6, profile="learn 64 11 32 1"),
     Figure("collect_policy", "collection, policy in the loop, transitions stored, N 16,384", "M/s", 120, 300, 16384 / collect_s(16384, True) / 1e6, True, "collect 256 51 16384 1"),
     Figure("collect_random", "the same, random actions", "M/s", 600, 2000, 16384 / collect_s(16384, False) / 1e6, True),
     Figure("epoch", "epoch: 300 learn steps B 256, collection, validation of 20,000 bars, in the daemon", "ms", 60, 20, EPOCH_S * 1e3, profile="collect 256 51 32 1"),
