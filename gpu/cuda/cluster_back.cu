@@ -1,7 +1,7 @@
 /* The gradient through the layers for few rows, BF16, sm_90 and later: a cluster of blocks takes a tile of rows from the gradients of
  * the outputs to those of the first hidden layer. Each block owns a share of every layer's columns and keeps the weights of them in
- * its shared memory, all asked for before the launch in front has ended; what it computes of a layer it sends to the others as it
- * stands in registers. So no weight is waited for between layers, and few rows spread over the machine.
+ * its shared memory, all asked for before the launch in front has ended; what it computes of a layer it sends to the others. So no
+ * weight is waited for between layers, and few rows spread over the machine.
  *
  * Columns come in units of 16, which a warp owns whole. Rows and weights lie in shared memory unit by unit: rows of 32 bytes whose
  * halves are swapped in every other four, so that eight rows are read without a conflict. The order of every sum is that of gemm.cu. */
@@ -255,26 +255,48 @@ __device__ __forceinline__ void mask_pairs(unsigned (&pair)[2 * MI][2], const fl
 		}
 }
 
-/* To every block of the cluster: into this one's rows, and sent to the others', whose gate counts it. `at`: of this lane's first pair. */
-template <int MI> __device__ __forceinline__ void spread(const unsigned (&pair)[2 * MI][2], char *shared, int at, int gate, unsigned rank, unsigned blocks)
+/* To every block of the cluster: into this one's rows, at byte `at`, from where each lane takes 16 bytes, so that what is sent lies side by
+ * side, to the others', whose gate counts it, and to memory: d is the first of the warp's rows, of which there are `rows`. */
+template <int MI>
+__device__ __forceinline__ void spread(const unsigned (&pair)[2 * MI][2], char *shared, int at, int gate, unsigned rank, unsigned blocks, bf16 *d, int ld, int rows)
 {
-	const int swapped = at ^ 16; /* of the second half's first pair; eight rows below they stand alike */
+	const int lane = threadIdx.x & 31, mine = at + in_unit(lane / 4, 0) + (lane & 3) * 4, line = lane / 2, half = (lane & 1) ^ (line >> 2 & 1);
 	const ptx_shared base = ptx_shared_at(shared);
+	uint4 v[MI];
 
 #pragma unroll
-	for (int i = 0; i < 2 * MI; i++) {
-		*(unsigned *)(shared + at + i * 8 * LINE) = pair[i][0];
-		*(unsigned *)(shared + swapped + i * 8 * LINE) = pair[i][1];
+	for (int i = 0; i < 2 * MI; i++) { /* eight rows below the halves stand alike */
+		*(unsigned *)(shared + mine + i * 8 * LINE) = pair[i][0];
+		*(unsigned *)(shared + (mine ^ 16) + i * 8 * LINE) = pair[i][1];
 	}
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+		v[i] = *(const uint4 *)(shared + at + i * 16 * LINE + lane * 16);
 #pragma unroll 1
 	for (unsigned b = 1; b < blocks; b++) {
 		const ptx_remote to = ptx_remote_at(base, (rank + b) & (blocks - 1));
 #pragma unroll
-		for (int i = 0; i < 2 * MI; i++) {
-			ptx_remote_async4(to + at + i * 8 * LINE, pair[i][0], to + gate);
-			ptx_remote_async4(to + swapped + i * 8 * LINE, pair[i][1], to + gate);
-		}
+		for (int i = 0; i < MI; i++)
+			ptx_remote_async16(to + at + i * 16 * LINE + lane * 16, v[i], to + gate);
 	}
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+		if (i * 16 + line < rows)
+			*(uint4 *)(d + (size_t)(i * 16 + line) * ld + half * 8) = v[i];
+}
+
+/* The last layer's, which no block reads: to memory alone. */
+template <int MI> __device__ __forceinline__ void leave(const unsigned (&pair)[2 * MI][2], bf16 *d, int ld, int rows)
+{
+	const int row = (threadIdx.x & 31) / 4, col = (threadIdx.x & 3) * 2;
+
+#pragma unroll
+	for (int i = 0; i < 2 * MI; i++)
+#pragma unroll
+		for (int j = 0; j < 2; j++)
+			if (row + i * 8 < rows)
+				*(unsigned *)(d + (size_t)(row + i * 8) * ld + j * 8 + col) = pair[i][j];
 }
 
 /* A tile of a trial. */
@@ -305,11 +327,11 @@ __device__ __forceinline__ void go_through(struct part<Team> &p, const struct cl
                                            unsigned rank)
 {
 	enum { MI = Team::MI };
-	const int lane = threadIdx.x & 31, row = lane / 4, col = (lane & 3) * 2, ld = x.ld[layer];
+	const int lane = threadIdx.x & 31, ld = x.ld[layer];
 
 #pragma unroll 1
 	for (; p.next < p.end; p.next += WARPS, prepare<Team>(p, x, layer, tile, shared)) {
-		bf16 *d = (bf16 *)((char *)x.d[layer] + tile.z * x.d_trial[layer]) + (size_t)(tile.first + p.down + row) * ld + p.task.column + col;
+		bf16 *d = (bf16 *)((char *)x.d[layer] + tile.z * x.d_trial[layer]) + (size_t)(tile.first + p.down) * ld + p.task.column;
 		float acc[MI][2][4] = {};
 		unsigned pair[2 * MI][2];
 
@@ -317,14 +339,9 @@ __device__ __forceinline__ void go_through(struct part<Team> &p, const struct cl
 		             ptx_shared_at(shared + p.task.b + in_unit(lane & 15, lane >> 4)), p.task.steps);
 		mask_pairs<MI>(pair, acc, p.mask);
 		if (c)
-			spread<MI>(pair, shared, c + p.task.column * Team::ROWS * 2 + p.down * LINE + in_unit(row, 0) + col * 2, layer * GATE_BYTES, rank,
-			           1u << x.log_blocks);
-#pragma unroll
-		for (int k = 0; k < 2 * MI; k++)
-#pragma unroll
-			for (int j = 0; j < 2; j++)
-				if (p.down + row + k * 8 < tile.valid)
-					*(unsigned *)(d + (size_t)(k * 8) * ld + j * 8) = pair[k][j];
+			spread<MI>(pair, shared, c + p.task.column * Team::ROWS * 2 + p.down * LINE, layer * GATE_BYTES, rank, 1u << x.log_blocks, d, ld, tile.valid - p.down);
+		else
+			leave<MI>(pair, d, ld, tile.valid - p.down);
 	}
 }
 
@@ -338,7 +355,7 @@ template <typename Team> __device__ __forceinline__ void expect(const struct clu
 
 /* A cluster takes tiles that follow each other, of one trial and then the next, so that it seldom loads weights again. No block sends rows
  * of the next tile to one that still reads the last: to send a layer it needs what that one sends of the layer before, or of h2. */
-template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_cluster_back(const __grid_constant__ struct cluster_args x)
+template <typename Team> __global__ void __launch_bounds__(THREADS, Team::MI == 1 ? 2 : 1) k_cluster_back(const __grid_constant__ struct cluster_args x)
 {
 	PTX_SHARED(char, shared);
 	const unsigned rank = ptx_cluster_rank(), total = x.tiles * x.trials, clusters = gridDim.x >> x.log_blocks, cluster = blockIdx.x >> x.log_blocks;
@@ -463,7 +480,7 @@ typedef crew<1, 1> few;
 typedef crew<1, 2> some;
 typedef crew<2, 2> many;
 
-struct choice { int blocks, rows, cost; size_t shared; };
+struct choice { int blocks, rows, cost, each; }; /* each: tiles that a cluster takes */
 
 /* Clusters that are resident at once: an H200 of 132 multiprocessors holds 30 of four blocks, 15 of eight, twice as many where two
  * blocks share a multiprocessor. */
@@ -490,7 +507,7 @@ template <typename Team> void consider(const struct cuda_exec *c, struct cluster
 	const int cost = (each * (1500 + sums + sent) + loads * (int)(bytes / 60)) / 190 + 1;
 
 	if (bytes <= c->shared && (!best->rows || cost < best->cost))
-		*best = {blocks, Team::ROWS, cost, bytes};
+		*best = {blocks, Team::ROWS, cost, each};
 }
 
 /* FH_GPU_WIDE: 8 asks for clusters, 100 b + r for those of b blocks and tiles of r rows. */
@@ -535,7 +552,7 @@ int cluster_back_takes(struct cuda_exec *c)
 	if (c->sync || !c->clusters || (asked >= 0 && asked != 8 && asked < 100) || !describe(c, &x))
 		return 0;
 	const struct choice best = choose(c, &x);
-	return best.rows && (asked > 0 || best.cost * 4 / 3 < back_cost(c));
+	return best.rows && (asked > 0 || (best.each == 1 && best.cost * 4 / 3 < back_cost(c))); /* a second tile cost 8 us, measured, of 32 rows */
 }
 
 int cluster_back(struct cuda_exec *c, struct fh_status *st)
