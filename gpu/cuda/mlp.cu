@@ -178,14 +178,14 @@ int block_of(struct cuda_exec *c, const struct mlp_args *x, int eights)
 	return best;
 }
 
-int launch(struct cuda_exec *c, void (*kernel)(struct mlp_args), int plain, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
+int launch(struct cuda_exec *c, void (*kernel)(struct mlp_args), unsigned threads, int plain, const struct mlp_args *x, size_t bytes, const char *what, struct fh_status *st)
 {
 	const int tiles = x->tiles * x->trials;
 	const dim3 grid(tiles < c->multiprocessors ? tiles : c->multiprocessors);
 	cudaError_t e;
 
 	CUDA_TRY(cuda_allow_shared(c, kernel));
-	e = plain ? cuda_launch_plain(c->stream, kernel, grid, THREADS, bytes, *x) : cuda_launch(c, kernel, grid, THREADS, bytes, *x);
+	e = plain ? cuda_launch_plain(c->stream, kernel, grid, threads, bytes, *x) : cuda_launch(c, kernel, grid, threads, bytes, *x);
 	return e == cudaSuccess ? 0 : cuda_fail(st, e, what);
 }
 
@@ -219,7 +219,8 @@ int start(struct cuda_exec *c, struct mlp_args *x, int greedy, const char *what,
 	x->first_tile = cuda_tiles(x->pass[0].rows, x->height[0]); /* of the second pass, where there is one */
 	x->tiles = x->first_tile + (x->passes > 1 ? cuda_tiles(x->pass[1].rows, x->height[1]) : 0);
 	/* For actions or with observations it is the first launch of a step: what was in front may have written the weights. */
-	return launch(c, eights == 7 ? kernel_of<7>(b) : eights == 4 ? kernel_of<4>(b) : kernel_of<0>(b), greedy || x->obs, x, shared_bytes(x, b, eights), what, st);
+	return launch(c, eights == 7 ? kernel_of<7>(b) : eights == 4 ? kernel_of<4>(b) : kernel_of<0>(b), b >= TILES ? (int)GROUP_THREADS : (int)THREADS,
+	              greedy || x->obs, x, shared_bytes(x, b, eights), what, st);
 }
 
 } // namespace
