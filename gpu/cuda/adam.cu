@@ -1,5 +1,5 @@
 /* Gradient norm and guard, then the optimizer (section 6): Adam on F32 masters, target network and the BF16 copies that
- * the products read, all in one pass over the parameters. In the fused step of a small batch one block a trial ends the step beside it. */
+ * the products read, all in one pass over the parameters. In the fused step one block a trial ends the step beside it. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/count.cuh"
 #include "gpu/sumtree.h"
@@ -96,25 +96,15 @@ template <bool STREAM> __device__ __forceinline__ void store_all(const struct fo
 	}
 }
 
-/* The end of the step beside the optimizer: means and new priorities while the gradients are still being summed (LOSS was complete before the
- * launch in front of this one began), the guard and the counters behind them. */
-struct end_room { struct few_room few; double means[CUDA_MEANS][CUDA_SUM_THREADS / 32], sum[CUDA_SUM_THREADS / 32]; };
-__device__ __forceinline__ void end_step(const struct cuda_end_args &x, struct end_room &room, int begins)
-{
-	cuda_means(x, room.means);
-	cuda_priority_few(x.update, room.few);
-	__syncthreads();
-	cuda_end_step(x, room.sum, begins);
-}
-
 /* Each block goes through every so manieth thousand of a trial's parameters, four a thread, and finds the norm by itself before: it
  * needs no launch of its own, and nobody waits for another block. */
 __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __grid_constant__ struct adam_args x)
 {
-	__shared__ union { double sum[CUDA_SUM_THREADS / 32]; struct end_room end; } shared;
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
 
 	if (x.ends && blockIdx.x == 0) {
-		end_step(x.end, shared.end, END_EARLY);
+		cuda_wait_before();
+		cuda_end_step(x.end, shared);
 		return;
 	}
 	const int z = blockIdx.z, block = blockIdx.x - x.ends, blocks = gridDim.x - x.ends;
@@ -128,7 +118,7 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __
 	cuda_wait_before();
 	if (at < end)
 		load4<false>(now.g, x.grad + at);
-	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared.sum));
+	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
 	if (s.stuck || !isfinite(norm))
 		return;
 	const float scale = cuda_grad_scale(norm, s.max_grad_norm);
@@ -145,12 +135,14 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __
 }
 
 /* More parameters than L2 holds: the end of the step first, a block a trial, which leaves the scale in the clock; then a thousand
- * parameters a block. Blocks that come and go reach what copies reach (4.0 TB/s of an H200), those that go through many thousands each 3.5. */
+ * parameters a block. Blocks that come and go reach what copies reach (4.1 TB/s of an H200), those that go through many thousands each 3.5. */
 __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_end(const __grid_constant__ struct cuda_end_args x)
 {
-	__shared__ struct end_room room;
+	__shared__ double shared[CUDA_SUM_THREADS / 32];
 
-	end_step(x, room, END_LETS);
+	cuda_wait_before();
+	cuda_let_next();
+	cuda_end_step(x, shared);
 }
 __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam_many(const __grid_constant__ struct adam_args x)
 {

@@ -85,10 +85,9 @@ static int take_streams(struct cuda_exec *c, struct fh_status *st)
 {
 	CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
 	CUDA_TRY(cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++)
 		CUDA_TRY(cudaEventCreateWithFlags(&c->launched[i], cudaEventDisableTiming | cudaEventBlockingSync));
-		CUDA_TRY(cudaEventCreateWithFlags(&c->fork[i], cudaEventDisableTiming));
-	}
+	CUDA_TRY(cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming));
 	CUDA_TRY(cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming));
 	return 0;
 }
@@ -155,12 +154,11 @@ static void give_back(struct cuda_exec *c)
 	for (int i = 0; i < CUDA_SLOTS; i++)
 		if (c->slot[i].done)
 			cudaEventDestroy(c->slot[i].done);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++)
 		if (c->launched[i])
 			cudaEventDestroy(c->launched[i]);
-		if (c->fork[i])
-			cudaEventDestroy(c->fork[i]);
-	}
+	if (c->fork)
+		cudaEventDestroy(c->fork);
 	if (c->join)
 		cudaEventDestroy(c->join);
 	if (c->soon)

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS) k_count(const __grid_constan
 {
 	__shared__ double shared[CUDA_SUM_THREADS / 32];
 
-	cuda_end_step(x, shared, END_PLAIN);
+	cuda_end_step(x, shared);
 }
 
 } // namespace
@@ -30,18 +30,12 @@ int cuda_sums(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st)
 	return 0;
 }
 
-/* guard: NORM is part of it, for a step whose optimizer finds the norm by itself. */
-int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st)
-{
-	struct cuda_end_args a = cuda_end_args_of(c);
-
-	if (!guard)
-		a.part = nullptr;
-	CUDA_TRY(cuda_launch_plain(stream, k_count, dim3(1, 1, c->dims.P), CUDA_SUM_THREADS, 0, a));
-	return 0;
-}
-
 int cuda_dqn_count(struct exec *x, struct fh_status *st)
 {
-	return cuda_count(cuda_of(x), cuda_of(x)->stream, 0, st);
+	struct cuda_exec *c = cuda_of(x);
+	struct cuda_end_args a = cuda_end_args_of(c);
+
+	a.part = nullptr;
+	CUDA_TRY(cuda_launch_plain(c->stream, k_count, dim3(1, 1, c->dims.P), CUDA_SUM_THREADS, 0, a));
+	return 0;
 }

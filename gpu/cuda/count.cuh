@@ -1,5 +1,5 @@
-/* The end of a learn step as one block of CUDA_SUM_THREADS does it: means of the batch, the norm's guard into the clock, leaves put back when
- * the step is skipped, accumulators, counters. For the stages (count.cu) and for the block that Adam's launch has for it (adam.cu).
+/* The end of a learn step as one block does it: means of the batch (beside the backward pass, tree.cu); the norm's guard into the clock, leaves
+ * put back when the step is skipped, accumulators, counters, for the stage (count.cu) and for the block that Adam's launch has for it (adam.cu).
  *
  * Compiled without contraction, as the other files of the replay are. */
 #ifndef FH_GPU_CUDA_COUNT_CUH
@@ -35,10 +35,7 @@ static inline struct cuda_end_args cuda_end_args_of(struct cuda_exec *c)
 	return a;
 }
 
-/* ends: what follows in the step, of a batch of at most CUDA_FEW_ROWS, is done beside it. adam.cu */
-int cuda_adam(struct cuda_exec *c, int ends, struct fh_status *st);
-
-/* Means of the batch, in the order of cuda_block_total(), all at once. */
+/* Means of the batch, in the order of cuda_block_total(), all at once, by the block's first CUDA_SUM_THREADS. */
 static __device__ __forceinline__ void cuda_means(const struct cuda_end_args &x, double (*shared)[CUDA_SUM_THREADS / 32])
 {
 	enum { WARPS = CUDA_SUM_THREADS / 32 };
@@ -48,7 +45,7 @@ static __device__ __forceinline__ void cuda_means(const struct cuda_end_args &x,
 	double sum[CUDA_MEANS] = {};
 
 #pragma unroll 4
-	for (int j = threadIdx.x; j < B; j += CUDA_SUM_THREADS) {
+	for (int j = threadIdx.x; j < B && threadIdx.x < CUDA_SUM_THREADS; j += CUDA_SUM_THREADS) {
 		const float w = weight[j];
 
 		sum[0] += error[j], sum[1] += w, sum[2] += q[j], sum[3] += edge[j], sum[4] += (double)w * ce[j];
@@ -58,7 +55,7 @@ static __device__ __forceinline__ void cuda_means(const struct cuda_end_args &x,
 #pragma unroll
 		for (int k = 0; k < CUDA_MEANS; k++)
 			sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], o);
-	if (threadIdx.x % 32 == 0)
+	if (threadIdx.x % 32 == 0 && threadIdx.x < CUDA_SUM_THREADS)
 #pragma unroll
 		for (int k = 0; k < CUDA_MEANS; k++)
 			shared[k][threadIdx.x / 32] = sum[k];
@@ -130,10 +127,8 @@ static __device__ __forceinline__ void end_leave(const struct ending &e, double 
 	}
 }
 
-/* Guard, leaves back when the step is skipped, accumulators, counters. The means and the new priorities are there. END_EARLY: x.part is not complete
- * before cuda_wait_before(), which this calls; END_LETS: cuda_let_next() too. */
-enum { END_PLAIN, END_EARLY, END_LETS };
-static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args &x, double *shared, int begins)
+/* Guard, leaves back when the step is skipped, accumulators, counters, by a block of CUDA_SUM_THREADS. */
+static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args &x, double *shared)
 {
 	const int z = blockIdx.z, lane = threadIdx.x;
 	struct dqn_clock *c = &x.update.clock[z];
@@ -141,10 +136,6 @@ static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args 
 	double norm;
 	int skip;
 
-	if (begins != END_PLAIN)
-		cuda_wait_before();
-	if (begins == END_LETS)
-		cuda_let_next();
 	if (x.part) {
 		norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
 		skip = !isfinite(norm) || c->skipped_run >= DQN_SKIP_LIMIT;

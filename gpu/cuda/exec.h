@@ -40,7 +40,7 @@ struct cuda_exec {
 	struct cuda_scratch s;
 	unsigned char *scratch;
 	cudaStream_t stream, side; /* side: what runs beside the backward pass of a fused step */
-	cudaEvent_t fork[2], join;
+	cudaEvent_t fork, join;
 	struct cuda_graph graph[CUDA_GRAPHS];
 	int graphs;
 	cudaEvent_t launched[2]; /* run-ahead bound: two launches */
@@ -214,7 +214,7 @@ int cuda_draw(struct cuda_exec *c, struct fh_status *st);                       
 int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);      /* tree.cu */
 int cuda_insert(struct cuda_exec *c, int estat_envs, struct fh_status *st); /* CUDA_ENV_FEW or CUDA_ENV_BLOCK: of one entry of estat */
 int cuda_sums(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st);          /* count.cu */
-int cuda_count(struct cuda_exec *c, cudaStream_t stream, int guard, struct fh_status *st);
 int cuda_loss(struct cuda_exec *c, int staged, struct fh_status *st);                   /* loss.cu */
+int cuda_adam(struct cuda_exec *c, int ends, struct fh_status *st); /* ends: guard and count are done beside it. adam.cu */
 
 #endif

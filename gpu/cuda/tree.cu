@@ -2,8 +2,7 @@
  *
  * Duplicates in a batch are resolved by an integer maximum over the rows, which needs no order; every inner node is
  * recomputed as left + right. Compiled without contraction: nodes are the host's for the same leaves. */
-#include "gpu/cuda/exec.h"
-#include "gpu/cuda/tree.cuh"
+#include "gpu/cuda/count.cuh"
 #include "gpu/sumtree.h"
 
 namespace {
@@ -38,12 +37,14 @@ __device__ __forceinline__ void write_leaf(const struct cuda_update_args &x, int
 		atomicMax((int *)&x.clock[z].largest, __float_as_int(p));
 }
 
-/* A small batch: everything by one block a trial. */
-__global__ void __launch_bounds__(CUDA_SUM_THREADS) k_priority(const __grid_constant__ struct cuda_update_args x)
+/* A small batch: its means and everything else by one block a trial. */
+__global__ void __launch_bounds__(CUDA_FEW_ROWS) k_priority(const __grid_constant__ struct cuda_end_args x)
 {
 	__shared__ struct few_room room;
+	__shared__ double means[CUDA_MEANS][CUDA_SUM_THREADS / 32];
 
-	cuda_priority_few(x, room);
+	cuda_means(x, means);
+	cuda_priority_few(x.update, room);
 }
 
 /* A large batch: claims, leaves, then the whole tree (cuda_rebuild). */
@@ -228,20 +229,20 @@ int cuda_insert(struct cuda_exec *c, int estat_envs, struct fh_status *st)
 	return 0;
 }
 
-/* New priorities; the means of the batch go before them, on the same stream. */
+/* Means of the batch and new priorities. */
 int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
 	const unsigned blocks = (unsigned)cuda_tiles(d->B, 256);
 	const struct cuda_update_args a = cuda_update_args_of(c);
-	const int rc = cuda_sums(c, stream, st);
 
-	if (rc)
-		return rc;
-	if (d->B <= CUDA_FEW_ROWS) {
-		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), CUDA_SUM_THREADS, 0, a));
+	if (d->B <= CUDA_FEW_ROWS) { /* a thread a row, and enough for the means */
+		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), d->B <= CUDA_SUM_THREADS ? (unsigned)CUDA_SUM_THREADS : (unsigned)CUDA_FEW_ROWS, 0, cuda_end_args_of(c)));
 		return 0;
 	}
+	const int rc = cuda_sums(c, stream, st);
+	if (rc)
+		return rc;
 	CUDA_TRY(cuda_launch_plain(stream, k_claim, dim3(blocks, 1, d->P), 256, 0, a));
 	CUDA_TRY(cuda_launch_plain(stream, k_leaves, dim3(blocks, 1, d->P), 256, 0, a));
 	CUDA_TRY(cuda_launch_plain(stream, k_rebuild, dim3((unsigned)(d->C / chunk_of(d->C)), 1, d->P), JOIN_THREADS, 0, rebuild_args_of(c, 0)));

@@ -1,7 +1,7 @@
 /* Nodes above leaves (section 4), by one block: of a chunk of neighbours, of a batch's leaves, and new priorities of a small batch.
  *
  * For tree.cu, and for those who end a learn step (count.cuh). Every inner node is left + right, whoever works it out; a node that several
- * write gets the same value from all. Blocks are of CUDA_SUM_THREADS. */
+ * write gets the same value from all. */
 #ifndef FH_GPU_CUDA_TREE_CUH
 #define FH_GPU_CUDA_TREE_CUH
 
@@ -42,9 +42,9 @@ static inline struct cuda_update_args cuda_update_args_of(struct cuda_exec *c)
 	return a;
 }
 
-/* The nodes above `size` neighbours, a power of two of at most CUDA_CHUNK that begins at node `first`, by one block: every level goes into
- * the tree. v: this thread's four of them. Two levels by the thread, five by its warp, three by the first warp: one barrier. A sum of two is
- * the same from either side. */
+/* The nodes above `size` neighbours, a power of two of at most CUDA_CHUNK that begins at node `first`, by one block of JOIN_THREADS or more: every
+ * level goes into the tree. v: this thread's four of them. Two levels by the thread, five by its warp, three by the first warp: one barrier. A sum
+ * of two is the same from either side. warps: one a warp of the block. */
 static __device__ __forceinline__ void join_up(float *node, int first, int size, float4 v, float *warps)
 {
 	const int i = threadIdx.x, lane = i & 31;
@@ -90,7 +90,7 @@ static __device__ __forceinline__ float4 join_four(const float *from, int size)
 	return v;
 }
 
-struct few_room { int32_t leaf[CUDA_FEW_ROWS]; float p[CUDA_FEW_ROWS], warps[JOIN_WARPS]; };
+struct few_room { int32_t leaf[CUDA_FEW_ROWS]; float p[CUDA_FEW_ROWS], warps[32]; };
 
 /* Whether no later row has the leaf of row j. ordered: leaves ascend, as drawn ones do. */
 static __device__ __forceinline__ bool few_wins(const int32_t *leaf, int B, int j, bool ordered)
@@ -106,32 +106,26 @@ static __device__ __forceinline__ bool few_wins(const int32_t *leaf, int B, int 
 /* Priorities of the batch into s.p, the leaves' old ones into x.old; true if leaves ascend. Nothing is written to the tree. */
 static __device__ __forceinline__ bool few_look(const struct cuda_update_args &x, struct few_room &s)
 {
-	enum { EACH = CUDA_FEW_ROWS / CUDA_SUM_THREADS };
-	const int z = blockIdx.z, B = x.B;
+	const int z = blockIdx.z, B = x.B, threads = blockDim.x;
 	const float *node = x.tree + (size_t)z * 2 * x.C + x.C, *error = x.error + (size_t)z * B;
 	const int32_t *index = x.index + (size_t)z * B;
 	float *old = (float *)((char *)x.old + z * x.old_trial);
 	const double alpha = x.clock[z].alpha;
 	bool ordered = true;
 
-#pragma unroll
-	for (int k = 0; k < EACH; k++) {
-		const int j = threadIdx.x + k * CUDA_SUM_THREADS;
-
-		if (j < B)
-			s.leaf[j] = index[j], s.p[j] = error[j];
-	}
+	for (int j = threadIdx.x; j < B; j += threads)
+		s.leaf[j] = index[j], s.p[j] = error[j];
 	if (threadIdx.x == 0)
 		old[B] = x.clock[z].largest;
 #pragma unroll 1
-	for (int j = threadIdx.x; j < B; j += CUDA_SUM_THREADS) {
+	for (int j = threadIdx.x; j < B; j += threads) {
 		const float was = node[s.leaf[j]];
 
 		s.p[j] = tree_priority(s.p[j], alpha);
 		old[j] = was;
 	}
 	__syncthreads();
-	for (int j = threadIdx.x; j + 1 < B; j += CUDA_SUM_THREADS)
+	for (int j = threadIdx.x; j + 1 < B; j += threads)
 		ordered = ordered && s.leaf[j] <= s.leaf[j + 1];
 	return __syncthreads_and(ordered);
 }
@@ -140,17 +134,18 @@ static __device__ __forceinline__ bool few_look(const struct cuda_update_args &x
  * on its way. */
 static __device__ __forceinline__ void few_climb(float *node, int C, const int32_t *leaf, int B, int done)
 {
-	enum { LANES = 8, GROUPS = CUDA_SUM_THREADS / LANES, AT_ONCE = 4 };
-	const int lane = threadIdx.x % LANES;
+	enum { LANES = 8, AT_ONCE = 4 };
+	const int lane = threadIdx.x % LANES, groups = blockDim.x / LANES;
 
 #pragma unroll 1
-	for (int row = threadIdx.x / LANES; row - (int)threadIdx.x / LANES < B; row += AT_ONCE * GROUPS) {
+	for (int base = 0; base < B; base += AT_ONCE * groups) {
+		const int row = base + threadIdx.x / LANES;
 		float4 v[AT_ONCE];
 		int at[AT_ONCE];
 
 #pragma unroll
 		for (int k = 0; k < AT_ONCE; k++) {
-			at[k] = (C + leaf[min(row + k * GROUPS, B - 1)]) >> done;
+			at[k] = (C + leaf[min(row + k * groups, B - 1)]) >> done;
 			v[k] = __ldcg((const float4 *)(node + (at[k] & ~31)) + lane);
 		}
 #pragma unroll
@@ -176,7 +171,7 @@ static __device__ __forceinline__ void cuda_priority_few(const struct cuda_updat
 	const bool ordered = few_look(x, s);
 	int most = 0, depth = 31 - __clz(C);
 
-	for (int j = threadIdx.x; j < B; j += CUDA_SUM_THREADS) {
+	for (int j = threadIdx.x; j < B; j += blockDim.x) {
 		const float p = s.p[j];
 
 		if (!few_wins(s.leaf, B, j, ordered)) {
@@ -198,7 +193,8 @@ static __device__ __forceinline__ void cuda_priority_few(const struct cuda_updat
 	join_up(node, 1 << depth, 1 << depth, join_four(node + (1 << depth), 1 << depth), s.warps);
 }
 
-/* The leaves as they were before a step that is skipped, level by level up from them, and the largest priority. By one block. */
+/* The leaves as they were before a step that is skipped, level by level up from them, and the largest priority. By one block of
+ * CUDA_SUM_THREADS. */
 static __device__ __forceinline__ void cuda_put_back(const struct cuda_update_args &x)
 {
 	const int z = blockIdx.z, B = x.B;
