@@ -17,16 +17,16 @@ namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { STRIP = 16, PIECE = STRIP * STRIP * (int)sizeof(bf16), BIAS = STRIP * (int)sizeof(float), STEPS = 16, WARPS = 8, THREADS = 32 * WARPS };
+enum { STRIP = 16, PIECE = STRIP * STRIP * (int)sizeof(bf16), BIAS = STRIP * (int)sizeof(float), STEPS = 16, BRING = 4, WARPS = 8, THREADS = 32 * WARPS };
 enum { L_H1, L_H2, L_HEAD, L_OUT, LAYERS, HIDDEN = L_OUT, PARTS = 1 + FH_BRANCH_MAX, CLUSTER_MOST = 8 };
 
 /* A matrix of a layer: the trunk's has one, heads and outputs one each of V and the branches. Its strips are numbered from `first` on
  * behind each other; its input begins at step a. The blocks from..to of a cluster go on with what comes out. */
 struct part { int first, w, bias, n, k, steps, a, from, to; };
-/* begin, count: the strips of each block; come: those that others send it; each: the most that one has; alike: every block has all;
- * slot: bytes of a strip's weights; turn: the first warp to have a strip; the others: bytes in shared memory. */
+/* begin, count: the strips of each block; come: those that others send it; each: the most that one has; slot: bytes
+ * of a strip's weights; turn: the first warp to have a strip; the others: bytes in shared memory. */
 struct layer {
-	int strips, each, alike, parts, slot, weights, bias, in, out, turn, begin[CLUSTER_MOST], count[CLUSTER_MOST], come[CLUSTER_MOST];
+	int strips, each, parts, slot, weights, bias, in, out, turn, begin[CLUSTER_MOST], count[CLUSTER_MOST], come[CLUSTER_MOST];
 	struct part part[PARTS];
 };
 
@@ -66,32 +66,43 @@ __device__ __forceinline__ int part_of(const struct layer &l, int strip)
 }
 
 /* ---------------------------------------------------------------- what comes in */
-/* The weights of a strip, n outputs of them, zeros behind and to whole steps. Eight lanes bring 64 columns of a row, four steps: where
- * those of a lane go does not change from one 64 to the next. */
-__device__ __forceinline__ void bring_strip(const struct part &p, const bf16 *from, int n, char *to)
+/* The weights of a strip, n outputs of k, zeros behind and to whole fours of steps. Eight lanes bring 64 columns of a row, four steps. Addresses
+ * stay in registers of their own and differ by constants: a copy may read its registers long after it was issued, and whoever
+ * writes them waits for that. */
+__device__ __forceinline__ void bring_strip(const bf16 *from, int n, int k, ptx_shared to)
 {
 	const int lane = threadIdx.x & 31, unit = lane & 7, first = lane >> 3;
-	unsigned at[4];
+
+#pragma unroll 1
+	for (int col = 0; col < k; col += BRING * 64, to += BRING * 4 * PIECE) {
+		const bf16 *row[4];
+		ptx_shared at[4];
 
 #pragma unroll
-	for (int r = 0; r < 4; r++)
-		at[r] = unit / 2 * PIECE + turned(in_piece(first + r * 4, unit & 1), unit / 2);
-	from += first * p.k + unit * 8;
-	if (p.k % 8) {
-#pragma unroll 1
-		for (int col = unit * 8; col < p.steps * STRIP; col += 64, from += 64, to += 4 * PIECE)
+		for (int r = 0; r < 4; r++) {
+			row[r] = from + (first + r * 4) * k + unit * 8 + col;
+			at[r] = to + unit / 2 * PIECE + turned(in_piece(first + r * 4, unit & 1), unit / 2);
+		}
+#pragma unroll
+		for (int c = 0; c < BRING; c++) {
+			if (col + c * 64 >= k)
+				break;
 #pragma unroll
 			for (int r = 0; r < 4; r++)
-				copy_odd((bf16 *)(to + at[r]), from + r * 4 * p.k, first + r * 4 < n ? copy_left(p.k, col) : 0);
-		return;
+				ptx_copy16_if(at[r] + c * 4 * PIECE, row[r] + c * 64, first + r * 4 < n && col + c * 64 + unit * 8 < k);
+		}
 	}
-	ptx_shared s = ptx_shared_at(to);
+}
+/* The same where rows are at no multiple of 16 bytes; all of it is there at once. */
+static __device__ __noinline__ void bring_odd_strip(const bf16 *from, int n, int k, char *to)
+{
+	const int lane = threadIdx.x & 31, unit = lane & 7;
 
 #pragma unroll 1
-	for (int col = unit * 8; col < p.steps * STRIP; col += 64, from += 64, s += 4 * PIECE)
-#pragma unroll
-		for (int r = 0; r < 4; r++)
-			ptx_copy16_if(s + at[r], from + r * 4 * p.k, first + r * 4 < n && col < p.k);
+	for (int col = unit * 8; col < k + unit * 8; col += 64)
+#pragma unroll 1
+		for (int row = lane >> 3; row < STRIP; row += 4)
+			copy_odd((bf16 *)(to + col / STRIP * PIECE + turned(in_piece(row, unit & 1), col / STRIP)), from + row * k + col, row < n ? copy_left(k, col) : 0);
 }
 
 /* The weights and biases of this warp's strips of a layer. Copies that do not wait. */
@@ -103,14 +114,19 @@ __device__ __forceinline__ void bring(const struct layer &l, int rank, int warp,
 	for (int i = (warp - l.turn) & (WARPS - 1); i < mine; i += WARPS) {
 		const int strip = l.begin[rank] + i;
 		const struct part &p = l.part[part_of(l, strip)];
-		const int first = (strip - p.first) * STRIP, n = min((int)STRIP, p.n - first);
+		const int first = (strip - p.first) * STRIP, n = min((int)STRIP, p.n - first), k = p.k;
+		const bf16 *from = weight + p.w + (size_t)first * k;
+		char *to = shared + l.weights + i * l.slot;
 
+		if (k % 8)
+			bring_odd_strip(from, n, k, to);
+		else
+			bring_strip(from, n, k, ptx_shared_at(to));
 		if (lane < 4) {
 			const int left = max(0, min(4, n - lane * 4));
 
 			ptx_copy16(ptx_shared_at(shared + l.bias + i * BIAS + lane * 16), left ? bias + p.bias + first + lane * 4 : bias, left * (int)sizeof(float));
 		}
-		bring_strip(p, weight + p.w + (size_t)first * p.k, n, shared + l.weights + i * l.slot);
 	}
 	ptx_copy_commit();
 }
@@ -189,28 +205,32 @@ __device__ __forceinline__ void load_weights(unsigned (&b)[STEPS][4], const char
 			ptx_ldmatrix4(b[i], from[i & 3] + i * PIECE);
 }
 
-/* acc += rows b, in the order of gemm.cu: by 16 of k, upwards. rows: this lane's first fragment; those of the next step are read
- * before the products of this one. */
+/* acc += rows b, in the order of gemm.cu: by 16 of k, upwards. rows: this lane's first fragment. Those of a step are read AHEAD steps
+ * before their products: a warp alone on its scheduler has nothing else to do while it waits for them. */
 template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][2][4], ptx_shared rows, const unsigned (&b)[STEPS][4], int steps)
 {
-	unsigned a[2][MI][4];
+	enum { AHEAD = MI < 4 ? 3 : 2, KEPT = AHEAD + 1 };
+	unsigned a[KEPT][MI][4];
 
 #pragma unroll
-	for (int i = 0; i < MI; i++)
-		ptx_ldmatrix4(a[0][i], rows + i * PIECE);
+	for (int k = 0; k < AHEAD; k++)
+		if (k < steps)
+#pragma unroll
+			for (int i = 0; i < MI; i++)
+				ptx_ldmatrix4(a[k][i], rows + (k * MI + i) * PIECE);
 #pragma unroll
 	for (int k = 0; k < STEPS; k++) {
 		if (k >= steps)
 			break;
-		if (k + 1 < steps)
+		if (k + AHEAD < STEPS && k + AHEAD < steps)
 #pragma unroll
 			for (int i = 0; i < MI; i++)
-				ptx_ldmatrix4(a[(k + 1) & 1][i], rows + ((k + 1) * MI + i) * PIECE);
+				ptx_ldmatrix4(a[(k + AHEAD) % KEPT][i], rows + ((k + AHEAD) * MI + i) * PIECE);
 #pragma unroll
 		for (int j = 0; j < 2; j++)
 #pragma unroll
 			for (int i = 0; i < MI; i++)
-				ptx_mma_bf16(acc[i][j], a[k & 1][i], b[k][j * 2], b[k][j * 2 + 1]);
+				ptx_mma_bf16(acc[i][j], a[k % KEPT][i], b[k][j * 2], b[k][j * 2 + 1]);
 	}
 }
 
@@ -318,11 +338,6 @@ template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const 
 		open_barriers<MI>(x, rank, bar);
 	__syncwarp();
 	ptx_cluster_arrive_relaxed(); /* from here on others may send */
-	cuda_wait_before();
-	cuda_let_next();
-	bring_states<MI>(x, shared + x.layer[L_H1].in, z, p.x_row + first, valid);
-	__syncthreads();
-	ptx_cluster_wait();
 #pragma unroll 1
 	for (int i = 0; i < LAYERS; i++) {
 		const struct layer &l = x.layer[i];
@@ -334,8 +349,15 @@ template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const 
 			wait_for(i);
 			load_weights(b, shared + l.weights + at * l.slot, l.part[part_of(l, l.begin[rank] + at)].steps);
 		}
-		if (i != L_H1) /* all of it is here: what this block has of it, and what others sent */
+		if (i == L_H1) {
+			cuda_wait_before();
+			cuda_let_next();
+			bring_states<MI>(x, shared + l.in, z, p.x_row + first, valid);
+			__syncthreads();
+			ptx_cluster_wait();
+		} else { /* all of it is here: what this block has of it, and what others sent */
 			ptx_barrier_wait(bar + (i - 1) * 8, 0);
+		}
 #pragma unroll 1
 		for (bool loaded = true; at < mine; at += WARPS, loaded = false) {
 			const int strip = l.begin[rank] + at;
@@ -359,7 +381,7 @@ template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const 
 			char *to = shared + l.out + (strip - (i == L_HEAD ? away : 0)) * MI * PIECE;
 
 			send_strip<MI>(acc, bias, q, x.size, rank, to, bar + i * 8);
-			if (p.keep > first && (!l.alike || strip % x.size == rank))
+			if (p.keep > first)
 				keep_strip<MI>(to, (bf16 *)((char *)x.hidden[i] + z * x.hidden_trial[i]) + (size_t)(p.row + first) * x.ldhidden[i] + strip * STRIP,
 				               x.ldhidden[i], min(valid, p.keep - first));
 		}
@@ -371,13 +393,12 @@ void add_part(struct layer *l, const struct dqn_layer *q, int a)
 {
 	l->part[l->parts++] = {l->strips, (int)q->w, (int)q->b, q->out, q->in, cuda_tiles(q->in, STRIP), a, 0, 0};
 	l->strips += cuda_tiles(q->out, STRIP);
-	l->slot = max(l->slot, cuda_tiles(q->in, STRIP) * (int)PIECE);
+	l->slot = max(l->slot, cuda_tiles(q->in, 64) * 4 * (int)PIECE);
 }
 
-/* Who has which strips: as many each; of the first layer all (alike); of heads and outputs whole heads. */
-void deal(struct cluster_args *x, int alike)
+/* Who has which strips: as many each, or of heads and outputs whole heads. */
+void deal(struct cluster_args *x)
 {
-	x->layer[L_H1].alike = alike;
 	for (int i = 0; i < LAYERS; i++) {
 		struct layer *l = &x->layer[i];
 
@@ -387,8 +408,7 @@ void deal(struct cluster_args *x, int alike)
 			for (int k = 0; k < 2; k++) {
 				const int head = cuda_tiles((rank + k) * l->parts, x->size);
 
-				edge[k] = l->alike ? k * l->strips : !x->whole || i < L_HEAD ? (rank + k) * l->strips / x->size :
-				          head < l->parts ? l->part[head].first : l->strips;
+				edge[k] = !x->whole || i < L_HEAD ? (rank + k) * l->strips / x->size : head < l->parts ? l->part[head].first : l->strips;
 			}
 			l->begin[rank] = edge[0], l->count[rank] = edge[1] - edge[0];
 			l->each = max(l->each, l->count[rank]);
@@ -399,8 +419,7 @@ void deal(struct cluster_args *x, int alike)
 int end_of(const struct layer *l, int part) { return part + 1 < l->parts ? l->part[part + 1].first : l->strips; }
 int shared_by(const struct layer *l, int rank, int from, int to) { return max(0, min(to, l->begin[rank] + l->count[rank]) - max(from, l->begin[rank])); }
 
-/* Who goes on with what: all with the trunk (nobody needs to be sent what all have), with a head those that have some of its outputs;
- * and how much each is sent. */
+/* Who goes on with what: all with the trunk, with a head those that have some of its outputs; and how much each is sent. */
 void name_readers(struct cluster_args *x)
 {
 	const struct layer *next = &x->layer[L_OUT];
@@ -413,7 +432,7 @@ void name_readers(struct cluster_args *x)
 
 			p->from = CLUSTER_MOST, p->to = -1;
 			for (int rank = 0; rank < x->size; rank++)
-				if (!l->alike && (i < L_HEAD || shared_by(next, rank, next->part[q].first, end_of(next, q)))) {
+				if (i < L_HEAD || shared_by(next, rank, next->part[q].first, end_of(next, q))) {
 					p->from = min(p->from, rank), p->to = rank;
 					l->come[rank] += end_of(l, q) - p->first - shared_by(l, rank, p->first, end_of(l, q));
 				}
@@ -445,7 +464,7 @@ void place(struct cluster_args *x, int mi, int states)
 }
 
 /* What depends on the network and on how it is divided. */
-void describe(struct cuda_exec *c, int size, int alike, int whole, int mi, struct cluster_args *x)
+void describe(struct cuda_exec *c, int size, int whole, int mi, struct cluster_args *x)
 {
 	const struct dqn_dims *d = &c->dims;
 
@@ -461,7 +480,7 @@ void describe(struct cuda_exec *c, int size, int alike, int whole, int mi, struc
 		add_part(&x->layer[L_OUT], l + 1, a);
 		a += cuda_tiles(l->out, STRIP);
 	}
-	deal(x, alike);
+	deal(x);
 	name_readers(x);
 	place(x, mi, cuda_tiles(d->SD, STRIP));
 	x->weight[0] = cuda_tensor<bf16>(c, T_PARAM_LP), x->weight[1] = cuda_tensor<bf16>(c, T_TARGET_LP);
@@ -482,15 +501,16 @@ int tiles_of(const struct mlp_pass *pass, int passes, int rows)
  * four blocks, 15 of eight. */
 int at_once(const struct cuda_exec *c, int size) { return max(1, size == 1 ? c->multiprocessors : c->multiprocessors * 10 / 11 / size); }
 
-/* Clocks of a wave, reckoned: weights at 64 bytes a clock, a step of the sum at what its products or its fragments of rows take, what
- * blocks say to each other. */
+/* Clocks of a wave, after measurements on an H200: weights at 64 bytes a clock, half of it beside other work; a step of the sum at what its
+ * products, its fragments of rows or one after the other take; between layers, and what blocks send each other at 10 bytes a clock. */
 long wave_cost(const struct cluster_args *x, int mi)
 {
-	enum { PER_PRODUCT = 7, CHAIN = 26, EXCHANGE = 500, ALONE = 150, FRAGMENT = PIECE / 128 };
+	enum { PER_PRODUCT = 7, CHAIN = 40, EXCHANGE = 900, ALONE = 700, SENT = 10, FRAGMENT = PIECE / 128 };
 	long weights = 0, work = 0;
 
 	for (int i = 0; i < LAYERS; i++) {
 		const struct layer *l = &x->layer[i];
+		int come = 0;
 
 		weights += (long)l->each * l->slot / 64;
 		for (int left = l->each; left > 0; left -= WARPS) {
@@ -498,7 +518,9 @@ long wave_cost(const struct cluster_args *x, int mi)
 
 			work += (long)l->slot / PIECE * step;
 		}
-		work += l->part[0].from < l->part[0].to ? EXCHANGE + (x->size - 1) * l->each * mi * PIECE / 20 : ALONE;
+		for (int rank = 0; rank < x->size; rank++)
+			come = max(come, l->come[rank]);
+		work += come ? EXCHANGE + come * mi * PIECE / SENT : ALONE;
 	}
 	return weights / 2 + work;
 }
@@ -526,10 +548,10 @@ long choose(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int pa
 	if (c->dims.precision != FH_PRECISION_BF16 || c->dims.params > INT32_MAX || !c->clusters)
 		return 0;
 	for (int k = 0; k < DIVISIONS; k++)
-		for (int i = 0; i < 4; i++) {
+		for (int whole = 0; whole < 2; whole++) {
 			const int size = 1 << k / 3, mi = 1 << k % 3;
 
-			describe(c, size, i & 1, i >> 1, mi, &x);
+			describe(c, size, whole, mi, &x);
 			/* a block without a strip of h2 might still write h1 where others send it heads */
 			if ((size_t)x.shared > cuda_shared_most(c) || x.layer[L_H2].strips < size || (asked && !asked_for(size, mi)))
 				continue;
@@ -565,7 +587,7 @@ int start(struct cuda_exec *c, struct cluster_args *x, int mi, const struct mlp_
 
 int cluster_asked(void) { return cuda_wide_asked() == 8 || any_asked(); }
 
-int cluster_takes(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int passes)
+int cluster_takes(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int passes, int early)
 {
 	enum { WAVES = 2 };
 	struct cluster_args x;
@@ -574,7 +596,7 @@ int cluster_takes(struct cuda_exec *c, int trials, const struct mlp_pass *pass, 
 	if (c->sync || (cuda_wide_asked() >= 0 && !cluster_asked()))
 		return 0;
 	const long waves = choose(c, trials, pass, passes, &x, &mi);
-	return waves && (waves <= WAVES || cuda_wide_asked() > 0);
+	return waves && (cuda_wide_asked() > 0 || (early ? waves <= WAVES : waves == 1 && mi == 1));
 }
 
 int cluster_forward(struct cuda_exec *c, const struct mlp_pass *pass, int passes, struct fh_status *st)

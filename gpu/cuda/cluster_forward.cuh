@@ -5,8 +5,9 @@
 #include "gpu/cuda/mlp.cuh"
 
 /* 1: these rows of each of so many trials are taken here: the device has clusters, the network's weights fit into the shared memory of
- * one, and there are so few rows that it is the fastest way. Never where stages run one by one (FH_GPU_SYNC=1). */
-int cluster_takes(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int passes);
+ * one, and there are so few rows that it is the fastest way: fewer where weights cannot come early, beside the launch in front. Never
+ * where stages run one by one (FH_GPU_SYNC=1). */
+int cluster_takes(struct cuda_exec *c, int trials, const struct mlp_pass *pass, int passes, int early);
 
 /* 1: FH_GPU_WIDE asks for clusters. */
 int cluster_asked(void);

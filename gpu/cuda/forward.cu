@@ -128,7 +128,7 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 	const struct mlp_pass wide[2] = {{0, 2 * B, 0, B, 0}, {2 * B, B, B, 0, 1}};
 	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
 
-	if (cluster_takes(c, c->dims.P, wide, 2))
+	if (cluster_takes(c, c->dims.P, wide, 2, 1))
 		return cluster_forward(c, wide, 2, st);
 	if (mlp_takes(c, c->dims.P, 3 * B, 0))
 		return mlp_forward(c, wide, 2, st);
@@ -144,7 +144,7 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
 
-	if (cluster_takes(c, d->P, &wide, 1))
+	if (cluster_takes(c, d->P, &wide, 1, 0))
 		return cluster_outputs(c, st);
 	if (mlp_takes(c, d->P, d->N, 0))
 		return mlp_outputs(c, st);
