@@ -141,15 +141,15 @@ static int same_position(const struct env_state *a, const struct env_state *b)
 	return a->q == b->q && a->entry == b->entry && a->entry_sigma == b->entry_sigma && a->entry_bar == b->entry_bar;
 }
 
-int episode_mend(const struct episode *e, const struct episode_world *w, struct look *look, int done, int rows, const int32_t *action, int most,
-		 int *where, int32_t *bar, float *portfolio)
+int episode_mend(const struct episode *e, const struct episode_world *w, struct look *look, int from, int astray, int rows, const int32_t *action,
+		 int most, int *where, int32_t *bar, float *portfolio)
 {
 	const struct market *m = w->m;
-	const uint8_t *guess = e->guess + (e->n - done) * EVAL_GUESS_SIDES;
+	const uint8_t *guess = e->guess + (e->n - from) * EVAL_GUESS_SIDES;
 	struct env_state s = e->state;
-	int n = 0, astray = 1; /* s is not what was looked at */
+	int n = 0;
 
-	for (int i = done; i < rows; i++) {
+	for (int i = from; i < rows; i++) {
 		struct look *l = &look[i];
 		const int32_t *a = action + i * EPISODE_BRANCHES;
 		struct env_state before = l->after;
@@ -157,7 +157,8 @@ int episode_mend(const struct episode *e, const struct episode_world *w, struct 
 		if (!astray && memcmp(a, l->action, EPISODE_BRANCHES * sizeof(*a)) == 0)
 			continue;
 		if (!astray) {
-			s = look[i - 1].after;
+			if (i > from)
+				s = look[i - 1].after;
 			memcpy(l->action, a, EPISODE_BRANCHES * sizeof(*a));
 		} else {
 			int32_t was[EPISODE_BRANCHES];
@@ -197,7 +198,7 @@ void episode_prime(uint8_t *guess, int rows, const float *portfolio, const int32
 		guess[i * EVAL_GUESS_SIDES + side_of(portfolio[(int64_t)i * FH_PORTFOLIO_FEATURES])] = guess_of(action + i * EPISODE_BRANCHES);
 }
 
-void episode_take(struct episode *e, const struct episode_world *w, const struct look *look, int rows, const float *portfolio, const int32_t *action)
+void episode_take(struct episode *e, const struct episode_world *w, struct look *look, int rows, const float *portfolio, const int32_t *action)
 {
 	int64_t from = e->n;
 	int done = 0, right = 1;
@@ -214,6 +215,8 @@ void episode_take(struct episode *e, const struct episode_world *w, const struct
 		}
 		episode_step(e, w, a);
 		right = same_state(&e->state, &look[done].after);
+		memcpy(look[done].action, a, EPISODE_BRANCHES * sizeof(*a));
+		look[done].after = e->state;
 	}
 	if (e->seen)
 		memcpy(e->seen + from * FH_PORTFOLIO_FEATURES, portfolio, (size_t)done * FH_PORTFOLIO_FEATURES * sizeof(*portfolio));

@@ -46,14 +46,15 @@ void episode_step(struct episode *e, const struct episode_world *w, const int32_
 /* At most `rows` bars ahead: their bar numbers, the portfolio features [rows, 8], and what the guesses do. Returns how many,
  * at least 1 while the episode is not over. */
 int episode_look(const struct episode *e, const struct episode_world *w, int rows, struct look *look, int32_t *bar, float *portfolio);
-/* The network's actions [rows, EPISODE_BRANCHES] for them: takes all that are certain, at least one bar. portfolio: as looked. */
-void episode_take(struct episode *e, const struct episode_world *w, const struct look *look, int rows, const float *portfolio, const int32_t *action);
-/* Goes once more over what was looked at behind the `done` rows that were taken, but only where the network's actions [rows,
- * EPISODE_BRANCHES] lead elsewhere than the guesses did, and from there until the position is the looked one again: equity is let be as
- * it was, for all this is good for is better guesses. Returns the rows (numbers in `where`, at most `most`) at which the network has to
- * be asked again, with their bars and portfolio features; look and its sides are as they were gone over. */
-int episode_mend(const struct episode *e, const struct episode_world *w, struct look *look, int done, int rows, const int32_t *action, int most,
-		 int *where, int32_t *bar, float *portfolio);
+/* The network's actions [rows, EPISODE_BRANCHES] for them: takes all that are certain, at least one bar. portfolio: as looked. Of the bars
+ * taken look says what happened in them. */
+void episode_take(struct episode *e, const struct episode_world *w, struct look *look, int rows, const float *portfolio, const int32_t *action);
+/* Goes once more over what was looked at from row `from` on, where the episode stands (astray: not in the state that was looked at there),
+ * but only where the network's actions [rows, EPISODE_BRANCHES] lead elsewhere than the guesses did, and until the position is the
+ * looked one again: equity is let be as it was, for all this is good for is better guesses. Returns the rows (numbers in `where`, at
+ * most `most`) at which the network has to be asked again, with their bars and portfolio features; look is as it was gone over. */
+int episode_mend(const struct episode *e, const struct episode_world *w, struct look *look, int from, int astray, int rows, const int32_t *action,
+		 int most, int *where, int32_t *bar, float *portfolio);
 /* What it said there: the new guesses, and in `action`. taken: bars of the episode that were done before the `rows` were looked at. */
 void episode_mended(struct episode *e, const struct look *look, int64_t taken, int n, const int *where, const int32_t *said, int32_t *action);
 /* Guesses [rows, EVAL_GUESS_SIDES] out of actions for portfolio features [rows, 8] that are near what will be seen there. */

@@ -16,6 +16,7 @@
 #define CLOCK_EVERY 16      /* bars of a script between two looks at the clock */
 #define PIECE_ALIGN 64
 #define MEND_ROWS 1024      /* rows behind the first wrong guess from which mending them pays: about 50 ns each, or two calls */
+#define WHOLE_BARS_MAX 65536 /* of an evaluation whose walk is kept, some 200 bytes a bar */
 #define MEND_CALLS 3        /* each leaves a fifth of what is wrong */
 #define MEND_SHARE 2        /* of the rows are mended at most */
 #define TEAM_ROWS 256       /* rows ahead from which waking the team pays: about 50 ns each */
@@ -35,6 +36,9 @@ struct evaluation {
 	int64_t calls, asked, primed; /* primed: bars of the first trial that it was asked about before it plays */
 	const float *seen;            /* NULL: none */
 	uint8_t *guesses;
+	int whole;               /* look and said have a place for every bar: of one episode, whose last walk is mended first */
+	int64_t walked;          /* bars of it that are still there */
+	struct eval_room *room;
 	/* one call's rows; episodes in `place` share them, trial after trial */
 	struct look *look;
 	int32_t *bar, *action;
@@ -124,7 +128,10 @@ static void *carve(char *memory, size_t *at, size_t bytes)
 static size_t lay_out(struct evaluation *e, char *memory, int64_t n, int trace, int own_guess)
 {
 	size_t rows = (size_t)e->actor.can.rows, bars = (size_t)n * (size_t)e->trials, episodes = (size_t)e->episodes, at = 0;
+	size_t looks = e->whole ? (size_t)n : rows;
 
+	if (e->actor.act)
+		e->look = carve(memory, &at, looks * sizeof(*e->look)); /* first: where the next evaluation finds it */
 	e->episode = carve(memory, &at, episodes * sizeof(*e->episode));
 	e->place = carve(memory, &at, episodes * sizeof(*e->place));
 	e->part = carve(memory, &at, (size_t)e->trials * sizeof(*e->part));
@@ -136,13 +143,12 @@ static size_t lay_out(struct evaluation *e, char *memory, int64_t n, int trace, 
 	if (e->actor.act) {
 		const struct act_limits *can = &e->actor.can;
 
-		e->look = carve(memory, &at, rows * sizeof(*e->look));
 		e->bar = can->bar ? can->bar : carve(memory, &at, rows * sizeof(*e->bar));
 		e->action = can->action ? can->action : carve(memory, &at, rows * EPISODE_BRANCHES * sizeof(*e->action));
 		e->portfolio = can->portfolio ? can->portfolio : carve(memory, &at, rows * FH_PORTFOLIO_FEATURES * sizeof(*e->portfolio));
 		e->said = e->where = NULL;
 		if (can->few >= MEND_ROWS) { /* rows are nearly free */
-			e->said = carve(memory, &at, rows * EPISODE_BRANCHES * sizeof(*e->said));
+			e->said = carve(memory, &at, looks * EPISODE_BRANCHES * sizeof(*e->said));
 			e->where = carve(memory, &at, rows * sizeof(*e->where));
 		}
 		e->state = e->policy ? carve(memory, &at, rows * FH_STATE_DIM * sizeof(*e->state)) : NULL;
@@ -162,7 +168,11 @@ static int allocate(struct evaluation *e, int64_t n, int trace, int own_guess, s
 		if (!(memory = malloc(bytes)))
 			return -1;
 		if (room)
-			*room = (struct eval_room){memory, bytes};
+			*room = (struct eval_room){memory, bytes, 0, 0};
+	}
+	if (room) {
+		e->walked = e->whole && room->first == e->first ? room->walked : 0;
+		room->walked = 0;
 	}
 	e->own = room ? NULL : memory;
 	lay_out(e, memory, n, trace, own_guess);
@@ -175,7 +185,7 @@ static int allocate(struct evaluation *e, int64_t n, int trace, int own_guess, s
 void eval_room_free(struct eval_room *r)
 {
 	free(r->memory);
-	*r = (struct eval_room){NULL, 0};
+	*r = (struct eval_room){NULL, 0, 0, 0};
 }
 
 /* The split's n steps in equal parts: a window ends at the bar where the next one begins, so no step is left out. guess_bars: from
@@ -238,6 +248,8 @@ int evaluation_make(const struct eval_setup *s, struct evaluation **out, struct 
 		e->actor = *s->actor;
 	else if (s->policy)
 		e->actor = (struct eval_actor){act_policy, e, {.rows = POLICY_ROWS, .few = POLICY_FEW, .least = POLICY_FEW}};
+	e->room = s->room;
+	e->whole = e->episodes == 1 && e->actor.act && e->actor.can.few >= MEND_ROWS && n <= WHOLE_BARS_MAX;
 	if (allocate(e, n, s->trace, e->actor.act && !s->guess, s->room)) {
 		evaluation_free(e);
 		return fh_fail(st, FH_EXHAUSTED, "no memory for an evaluation of %d trials over %lld bars", trials, (long long)n);
@@ -319,6 +331,17 @@ static void place(struct evaluation *e)
 			e->place[e->places++] = (struct place){.episode = k, .at = at, .rows = e->episode[k].ahead};
 }
 
+/* Where what is looked at lies, and the answers to it that are mended. */
+static struct look *look_of(const struct evaluation *e, const struct place *l)
+{
+	return e->look + (e->whole ? l->taken : l->at);
+}
+
+static int32_t *said_of(const struct evaluation *e, const struct place *l)
+{
+	return e->said + (e->whole ? l->taken : l->at) * EPISODE_BRANCHES;
+}
+
 static void look_task(void *ctx, int task, int member)
 {
 	struct evaluation *e = ctx;
@@ -326,7 +349,7 @@ static void look_task(void *ctx, int task, int member)
 
 	(void)member;
 	l->taken = e->episode[l->episode].n;
-	l->rows = episode_look(&e->episode[l->episode], &e->world, l->rows, e->look + l->at, e->bar + l->at,
+	l->rows = episode_look(&e->episode[l->episode], &e->world, l->rows, look_of(e, l), e->bar + l->at,
 			       e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES);
 }
 
@@ -336,7 +359,7 @@ static void take_task(void *ctx, int task, int member)
 	const struct place *l = &e->place[task];
 
 	(void)member;
-	episode_take(&e->episode[l->episode], &e->world, e->look + l->at, l->rows, e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES,
+	episode_take(&e->episode[l->episode], &e->world, look_of(e, l), l->rows, e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES,
 		     e->action + (int64_t)l->at * EPISODE_BRANCHES);
 }
 
@@ -397,6 +420,8 @@ static int prime(struct evaluation *e, struct fh_status *st)
 	if (rc)
 		return rc;
 	episode_prime(e->guesses + e->primed * EVAL_GUESS_SIDES, now.rows, e->portfolio, e->action);
+	if (e->whole)
+		memcpy(e->said + e->primed * EPISODE_BRANCHES, e->action, (size_t)now.rows * EPISODE_BRANCHES * sizeof(*e->said));
 	e->calls++;
 	e->asked += now.rows;
 	e->primed += now.rows;
@@ -410,8 +435,8 @@ static void mend_task(void *ctx, int task, int member)
 	const struct episode *p = &e->episode[l->episode];
 
 	(void)member;
-	l->mended = p->over ? 0 : episode_mend(p, &e->world, e->look + l->at, (int)(p->n - l->taken), l->rows,
-					       e->said + (int64_t)l->at * EPISODE_BRANCHES, l->rows / MEND_SHARE, e->where + l->at, e->bar + l->at,
+	l->mended = p->over ? 0 : episode_mend(p, &e->world, look_of(e, l), (int)(p->n - l->taken), 1, l->rows, said_of(e, l),
+					       l->rows / MEND_SHARE, e->where + l->at, e->bar + l->at,
 					       e->portfolio + (int64_t)l->at * FH_PORTFOLIO_FEATURES);
 }
 
@@ -421,8 +446,26 @@ static void mended_task(void *ctx, int task, int member)
 	const struct place *l = &e->place[task];
 
 	(void)member;
-	episode_mended(&e->episode[l->episode], e->look + l->at, l->taken, l->mended, e->where + l->at,
-		       e->action + (int64_t)l->mended_at * EPISODE_BRANCHES, e->said + (int64_t)l->at * EPISODE_BRANCHES);
+	episode_mended(&e->episode[l->episode], look_of(e, l), l->taken, l->mended, e->where + l->at,
+		       e->action + (int64_t)l->mended_at * EPISODE_BRANCHES, said_of(e, l));
+}
+
+/* The walk of the last evaluation, over which the network has just been asked, before any bar is looked at. */
+static int mend_walk(struct evaluation *e, struct fh_status *st)
+{
+	const int rows = (int)(e->primed < e->walked ? e->primed : e->walked);
+
+	for (int k = 0; k < MEND_CALLS; k++) {
+		struct act_part part = {0, episode_mend(e->episode, &e->world, e->look, 0, 0, rows, e->said, e->actor.can.rows, e->where, e->bar, e->portfolio)};
+		int rc = part.rows ? e->actor.act(e->actor.ctx, &part, 1, e->bar, e->portfolio, e->action, st) : 0;
+
+		if (rc || !part.rows)
+			return rc;
+		episode_mended(e->episode, e->look, 0, part.rows, e->where, e->action, e->said);
+		e->calls++;
+		e->asked += part.rows;
+	}
+	return 0;
 }
 
 /* What is to be asked again of all places, one behind another; returns the rows. `where` stays, for its answers go back there. */
@@ -460,7 +503,7 @@ static int mend(struct evaluation *e, struct team *team, int rows, struct fh_sta
 	}
 	if (!e->said || behind < MEND_ROWS)
 		return 0;
-	memcpy(e->said, e->action, (size_t)rows * EPISODE_BRANCHES * sizeof(*e->said));
+	memcpy(e->whole ? said_of(e, e->place) : e->said, e->action, (size_t)rows * EPISODE_BRANCHES * sizeof(*e->said));
 	for (int k = 0; k < MEND_CALLS; k++) {
 		team_run(team, e->places, mend_task, e);
 		int again = gather_mended(e, &parts), rc = again ? e->actor.act(e->actor.ctx, e->part, parts, e->bar, e->portfolio, e->action, st) : 0;
@@ -494,6 +537,10 @@ static int act(struct evaluation *e, struct fh_status *st)
 		return rc;
 	for (int i = 0; i < e->places; i++)
 		count_over(e, e->place[i].episode);
+	if (e->whole && e->room && e->over) {
+		e->room->first = e->first;
+		e->room->walked = e->walked > e->episode->n ? e->walked : e->episode->n;
+	}
 	return 0;
 }
 
@@ -515,8 +562,10 @@ int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status 
 	for (int k = 1; e->over < e->episodes; k++) {
 		int rc = 0;
 
-		if (e->seen && (rc = prime(e, st)) == 0)
+		if (e->seen && (rc = prime(e, st)) == 0) {
 			e->seen = NULL;
+			rc = mend_walk(e, st);
+		}
 		if (rc < 0)
 			return rc;
 		if (rc)

@@ -86,7 +86,7 @@ struct eval_actor {
 
 /* Memory of an evaluation for the next one, so that it need not come from the system again page by page. The caller's: zero at first,
  * eval_room_free() at last; one evaluation at a time is in it. */
-struct eval_room { void *memory; size_t bytes; };
+struct eval_room { void *memory; size_t bytes; int64_t first, walked; }; /* and the walk of the last one: so many bars from `first` on */
 void eval_room_free(struct eval_room *r);
 
 struct evaluation;

@@ -16,7 +16,7 @@
 #include "proto/status.h"
 
 #define EVALUATION_BYTES_MAX ((size_t)512 << 20) /* host memory of the trials that play side by side, unless one alone needs more */
-#define ROOM_BYTES_MAX ((size_t)16 << 20) /* of memory that is kept from one evaluation to the next */
+#define ROOM_BYTES_MAX ((size_t)32 << 20) /* of memory that is kept from one evaluation to the next */
 #define GUESS_BYTES_MAX ((size_t)64 << 20) /* of one split, over all trials; larger ones go without */
 
 struct task { int split, policy, trial; };

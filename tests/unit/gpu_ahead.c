@@ -263,34 +263,54 @@ static void trained_networks(void **state)
 
 /* What was seen last time, with a network that has learned since, or none of it, or half of it, or what nobody saw: it saves, and decides
  * nothing. Where it is the truth only what a bar's answer changes is asked again. */
-static void seen_before(void **state)
+/* Returns how often it ended in ruin. */
+static int check_seen(const struct setup *given, struct market *m, int reach)
 {
 	static uint8_t guess[BARS * EVAL_GUESS_SIDES];
 	static float seen[BARS * FH_PORTFOLIO_FEATURES];
-	struct market *m = test_market(SYNTH_MOMENTUM, BARS, 5, 0.01);
-	struct setup s;
+	struct setup s = *given;
+	int ruined = 0;
 
-	(void)state;
-	setup_make(&s, 0);
 	memset(guess, EVAL_GUESS_NONE, sizeof(guess));
 	for (int k = 0; k < BARS * FH_PORTFOLIO_FEATURES; k++)
 		seen[k] = NAN;
-	for (int round = 0; round < 6; round++) {
+	for (int round = 0; round < 8; round++) {
 		const int windows = round == 3 ? 3 : 1;
 
 		random_network(&s, 40 + (uint64_t)round / 2, 1.0f);
-		struct outcome want = play(&s, m, 1, 1, windows, NULL, INT64_MAX), got = play_seen(&s, m, 700, 700, windows, guess, seen, round % 2 ? 0 : INT64_MAX);
+		for (int64_t i = 0; round % 2 == 1 && round < 7 && i < s.d.params; i++) /* a little of what the round before had */
+			s.param[i] *= 1.0f + 0.02f * (float)(i % 3);
+		policy_set(s.policy, s.param);
+		struct outcome want = play(&s, m, 1, 1, windows, NULL, INT64_MAX), got;
 
+		got = play_seen(&s, m, reach, reach, windows, guess, seen, round % 2 ? 0 : INT64_MAX);
 		assert_same(&want, &got);
 		if (round == 0)
 			assert_true(isnan(seen[0]) == 0);
-		if (round == 5) /* asked where it was asked before, and then once again */
+		ruined += want.report.ruined > 0;
+		if (round == 7 && !ruined) /* asked where it was asked before, and then once again */
 			assert_int_equal(got.asked, 2 * got.rows);
 		outcome_free(&want);
 		outcome_free(&got);
 		for (int k = 0; round == 1 && k < BARS * FH_PORTFOLIO_FEATURES; k++)
 			seen[k] = k < 300 * FH_PORTFOLIO_FEATURES ? (float)(k % 23) - 11.0f : NAN;
 	}
+	return ruined;
+}
+
+static void seen_before(void **state)
+{
+	struct market *m = test_market(SYNTH_MOMENTUM, BARS, 5, 0.01);
+	struct setup s;
+
+	(void)state;
+	setup_make(&s, 0);
+	assert_int_equal(check_seen(&s, m, 700), 0);  /* some calls for all bars */
+	assert_int_equal(check_seen(&s, m, 1050), 0); /* and rows so cheap that the walk of the last one is mended first */
+	assert_int_equal(check_seen(&s, m, 4000), 0);
+	s.config.initial_cash = 40;
+	s.config.fee = 3;
+	assert_true(check_seen(&s, m, 4000) > 0);
 	setup_free(&s);
 	market_unref(m);
 }
