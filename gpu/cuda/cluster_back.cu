@@ -205,7 +205,7 @@ template <int MI> __device__ __forceinline__ void load_mask(__nv_bfloat162 (&mas
 	for (int i = 0; i < 2 * MI; i++)
 #pragma unroll
 		for (int j = 0; j < 2; j++)
-			mask[i][j] = row + i * 8 < rows ? *(const __nv_bfloat162 *)(act + (size_t)(row + i * 8) * ld + j * 8 + col) : __floats2bfloat162_rn(0.f, 0.f);
+			mask[i][j] = row + i * 8 < rows ? *(const __nv_bfloat162 *)(act + (row + i * 8) * ld + j * 8 + col) : __floats2bfloat162_rn(0.f, 0.f);
 }
 
 /* A unit's product, by 16 of k upwards. a, b: where this lane reads its first fragments of rows and of weights; a_step: from one step's
@@ -283,7 +283,7 @@ __device__ __forceinline__ void spread(const unsigned (&pair)[2 * MI][2], char *
 #pragma unroll
 	for (int i = 0; i < MI; i++)
 		if (i * 16 + line < rows)
-			*(uint4 *)(d + (size_t)(i * 16 + line) * ld + half * 8) = v[i];
+			__stwb((uint4 *)(d + (i * 16 + line) * ld + half * 8), v[i]); /* by name: nvcc takes assigned vectors apart */
 }
 
 /* The last layer's, which no block reads: to memory alone. */
@@ -296,7 +296,7 @@ template <int MI> __device__ __forceinline__ void leave(const unsigned (&pair)[2
 #pragma unroll
 		for (int j = 0; j < 2; j++)
 			if (row + i * 8 < rows)
-				*(unsigned *)(d + (size_t)(row + i * 8) * ld + j * 8 + col) = pair[i][j];
+				*(unsigned *)(d + (row + i * 8) * ld + j * 8 + col) = pair[i][j];
 }
 
 /* A tile of a trial. */
@@ -307,6 +307,7 @@ template <typename Team> struct part {
 	enum { MI = Team::MI };
 	int next, end, down; /* tasks in groups of warps; rows of the tile above this warp's */
 	struct task task;
+	bf16 *d;             /* where its results go in memory */
 	__nv_bfloat162 mask[2 * MI][2];
 };
 
@@ -317,8 +318,9 @@ template <typename Team> __device__ __forceinline__ void prepare(struct part<Tea
 		return;
 	p.task = ((const struct task *)(shared + TASKS_AT))[p.next / Team::GROUPS];
 	p.down = p.next % Team::GROUPS * Team::MI * 16;
-	load_mask<Team::MI>(p.mask, (const bf16 *)((const char *)x.act[layer] + tile.z * x.act_trial[layer]) + (size_t)(tile.first + p.down) * x.ld[layer] +
-	                    p.task.column, x.ld[layer], tile.valid - p.down);
+	const size_t at = (size_t)(tile.first + p.down) * x.ld[layer] + p.task.column;
+	load_mask<Team::MI>(p.mask, (const bf16 *)((const char *)x.act[layer] + tile.z * x.act_trial[layer]) + at, x.ld[layer], tile.valid - p.down);
+	p.d = (bf16 *)((char *)x.d[layer] + tile.z * x.d_trial[layer]) + at;
 }
 
 /* The part of a layer whose input stands at byte a of shared memory and whose results go to c in every block (0: nowhere). */
@@ -331,7 +333,6 @@ __device__ __forceinline__ void go_through(struct part<Team> &p, const struct cl
 
 #pragma unroll 1
 	for (; p.next < p.end; p.next += WARPS, prepare<Team>(p, x, layer, tile, shared)) {
-		bf16 *d = (bf16 *)((char *)x.d[layer] + tile.z * x.d_trial[layer]) + (size_t)(tile.first + p.down) * ld + p.task.column;
 		float acc[MI][2][4] = {};
 		unsigned pair[2 * MI][2];
 
@@ -339,9 +340,9 @@ __device__ __forceinline__ void go_through(struct part<Team> &p, const struct cl
 		             ptx_shared_at(shared + p.task.b + in_unit(lane & 15, lane >> 4)), p.task.steps);
 		mask_pairs<MI>(pair, acc, p.mask);
 		if (c)
-			spread<MI>(pair, shared, c + p.task.column * Team::ROWS * 2 + p.down * LINE, layer * GATE_BYTES, rank, 1u << x.log_blocks, d, ld, tile.valid - p.down);
+			spread<MI>(pair, shared, c + p.task.column * Team::ROWS * 2 + p.down * LINE, layer * GATE_BYTES, rank, 1u << x.log_blocks, p.d, ld, tile.valid - p.down);
 		else
-			leave<MI>(pair, d, ld, tile.valid - p.down);
+			leave<MI>(pair, p.d, ld, tile.valid - p.down);
 	}
 }
 
