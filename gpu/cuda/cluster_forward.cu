@@ -30,6 +30,9 @@ struct layer {
 	struct part part[PARTS];
 };
 
+/* A strip at work: who goes on with it; its bias (bytes) and weights, and where this lane reads its first fragment of rows. */
+struct task { int strip, steps, from, to, bias; ptx_shared weights, rows; };
+
 struct cluster_args {
 	const bf16 *x;           /* low [.., ldx], or: */
 	const float *obs;        /* F32 [.., SD] */
@@ -190,7 +193,7 @@ template <int MI> __device__ __forceinline__ void bring_states(const struct clus
 
 /* ---------------------------------------------------------------- products */
 /* The fragments of up to STEPS steps of a strip's weights. */
-__device__ __forceinline__ void load_weights(unsigned (&b)[STEPS][4], const char *piece, int steps)
+__device__ __forceinline__ void load_weights(unsigned (&b)[STEPS][4], ptx_shared piece, int steps)
 {
 	const int lane = threadIdx.x & 31;
 	const unsigned at = in_piece((lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
@@ -198,7 +201,7 @@ __device__ __forceinline__ void load_weights(unsigned (&b)[STEPS][4], const char
 
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		from[i] = ptx_shared_at(piece) + turned(at, i);
+		from[i] = piece + turned(at, i);
 #pragma unroll
 	for (int i = 0; i < STEPS; i++)
 		if (i < steps)
@@ -235,10 +238,9 @@ template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][2][4
 }
 
 /* ---------------------------------------------------------------- what goes out */
-/* A strip of a hidden layer, after relu: into its place in this block, which counts its own strips, and to the blocks that go on with it,
- * which count bytes. */
+/* A strip of a hidden layer, after relu: into its place in this block, and to the blocks that go on with it, which count bytes. */
 template <int MI>
-__device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const float *bias, const struct part &p, int size, int rank, char *to, ptx_shared bar)
+__device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const float *bias, const struct task &t, int size, int rank, char *to, ptx_shared bar)
 {
 	const int lane = threadIdx.x & 31;
 	unsigned v[2][2 * MI], at[2][2];
@@ -260,7 +262,7 @@ __device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const f
 	for (int d = 1; d < size; d++) { /* each begins with another */
 		const int other = (rank + d) & (size - 1);
 
-		if (other < p.from || other > p.to)
+		if (other < t.from || other > t.to)
 			continue;
 		const ptx_remote its = ptx_remote_at(ptx_shared_at(to), other), its_bar = ptx_remote_at(bar, other);
 #pragma unroll
@@ -275,19 +277,25 @@ __device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const f
 		for (int i = 0; i < 2 * MI; i++)
 			*(unsigned *)(to + at[j][i & 1] + i / 2 * PIECE) = v[j][i];
 	__syncwarp();
-	if (lane == 0)
-		ptx_barrier_arrive(bar);
 }
 
-/* The same strip to memory, for the backward pass. to: its first row and column there. */
-template <int MI> __device__ __forceinline__ void keep_strip(const char *from, bf16 *to, int ld, int rows)
+/* This block counts the strip as there, and it goes to memory for the backward pass: `rows` of it, to: its first row and column there. It
+ * is read before it is counted: h1 may be written over as soon as all of it is. */
+template <int MI> __device__ __forceinline__ void keep_strip(const char *from, ptx_shared bar, bf16 *to, int ld, int rows)
 {
 	const int lane = threadIdx.x & 31, row = lane / 2, half = (lane & 1) ^ (row >> 2 & 1);
+	uint4 v[MI];
 
 #pragma unroll
 	for (int i = 0; i < MI; i++)
+		v[i] = *(const uint4 *)(from + i * PIECE + lane * 16);
+	__syncwarp();
+	if (lane == 0)
+		ptx_barrier_arrive(bar);
+#pragma unroll
+	for (int i = 0; i < MI; i++)
 		if (i * STRIP + row < rows)
-			*(uint4 *)(to + (size_t)(i * STRIP + row) * ld + half * 8) = *(const uint4 *)(from + i * PIECE + lane * 16);
+			*(uint4 *)(to + (size_t)(i * STRIP + row) * ld + half * 8) = v[i];
 }
 
 /* A strip of outputs to memory. to: its first column in the tile's first row. */
@@ -320,11 +328,21 @@ template <int MI> __device__ __forceinline__ void open_barriers(const struct clu
 	ptx_barrier_init_fence();
 }
 
+/* The at-th strip of this block in a layer. Worked out before what it waits for is there. away: heads that this block does not have. */
+template <int MI> __device__ __forceinline__ struct task task_of(const struct layer &l, int rank, int at, int away, char *shared)
+{
+	const int lane = threadIdx.x & 31, strip = l.begin[rank] + at;
+	const struct part &q = l.part[part_of(l, strip)];
+
+	return {strip, q.steps, q.from, q.to, l.bias + at * BIAS, ptx_shared_at(shared + l.weights + at * l.slot),
+	        ptx_shared_at(shared + l.in + (q.a - away) * MI * PIECE) + in_piece(lane & 15, lane >> 4)};
+}
+
 /* MI: sixteens of rows of a tile. */
 template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const __grid_constant__ struct cluster_args x)
 {
 	PTX_SHARED(char, shared);
-	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31, rank = (int)ptx_cluster_rank();
+	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), rank = (int)ptx_cluster_rank();
 	const int z = blockIdx.z, tile = blockIdx.x / x.size;
 	const struct mlp_pass &p = x.pass[tile >= x.first_tile];
 	const int first = (tile - (tile >= x.first_tile ? x.first_tile : 0)) * MI * STRIP, valid = min(MI * (int)STRIP, p.rows - first);
@@ -345,9 +363,13 @@ template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const 
 		int at = (warp - l.turn) & (WARPS - 1);
 		unsigned b[STEPS][4];
 
+		const int missing = i == L_OUT ? away : 0;
+		struct task t = {};
+
 		if (at < mine) {
+			t = task_of<MI>(l, rank, at, missing, shared);
 			wait_for(i);
-			load_weights(b, shared + l.weights + at * l.slot, l.part[part_of(l, l.begin[rank] + at)].steps);
+			load_weights(b, t.weights, t.steps);
 		}
 		if (i == L_H1) {
 			cuda_wait_before();
@@ -358,32 +380,38 @@ template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const 
 		} else { /* all of it is here: what this block has of it, and what others sent */
 			ptx_barrier_wait(bar + (i - 1) * 8, 0);
 		}
+		float acc[MI][2][4] = {};
+		int k = 0;
 #pragma unroll 1
-		for (bool loaded = true; at < mine; at += WARPS, loaded = false) {
-			const int strip = l.begin[rank] + at;
-			const struct part &q = l.part[part_of(l, strip)];
-			const float *bias = (const float *)(shared + l.bias + at * BIAS);
-			const ptx_shared rows = ptx_shared_at(shared + l.in + (q.a - (i == L_OUT ? away : 0)) * MI * PIECE) + in_piece(lane & 15, lane >> 4);
-			float acc[MI][2][4] = {};
+		while (at < mine) {
+			const struct task done = t;
 
-#pragma unroll 1
-			for (int k = 0; k < q.steps; k += STEPS, loaded = false) {
-				if (!loaded)
-					load_weights(b, shared + l.weights + at * l.slot + k * PIECE, q.steps - k);
-				multiply<MI>(acc, rows + k * MI * PIECE, b, q.steps - k);
+			multiply<MI>(acc, t.rows + k * MI * PIECE, b, t.steps - k);
+			k += STEPS;
+			if (k >= t.steps) {
+				k = 0, at += WARPS;
+				if (at < mine)
+					t = task_of<MI>(l, rank, at, missing, shared);
 			}
+			if (at < mine)
+				load_weights(b, t.weights + k * PIECE, t.steps - k);
+			if (k)
+				continue; /* the strip goes on */
+			const float *bias = (const float *)(shared + done.bias);
+			const int column = done.strip * STRIP;
+
 			if (i == L_OUT) {
-				float *to = (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first) * x.ldo + strip * STRIP;
+				write_strip<MI>(acc, bias, (float *)((char *)x.out + z * x.out_trial) + (size_t)(p.row + first) * x.ldo + column, x.ldo, valid);
+			} else {
+				char *to = shared + l.out + (done.strip - (i == L_HEAD ? away : 0)) * MI * PIECE;
 
-				write_strip<MI>(acc, bias, to, x.ldo, valid);
-				continue;
-			}
-			char *to = shared + l.out + (strip - (i == L_HEAD ? away : 0)) * MI * PIECE;
-
-			send_strip<MI>(acc, bias, q, x.size, rank, to, bar + i * 8);
-			if (p.keep > first)
-				keep_strip<MI>(to, (bf16 *)((char *)x.hidden[i] + z * x.hidden_trial[i]) + (size_t)(p.row + first) * x.ldhidden[i] + strip * STRIP,
+				send_strip<MI>(acc, bias, done, x.size, rank, to, bar + i * 8);
+				keep_strip<MI>(to, bar + i * 8, (bf16 *)((char *)x.hidden[i] + z * x.hidden_trial[i]) + (size_t)(p.row + first) * x.ldhidden[i] + column,
 				               x.ldhidden[i], min(valid, p.keep - first));
+			}
+#pragma unroll
+			for (int e = 0; e < MI * 8; e++)
+				acc[e / 8][e / 4 % 2][e % 4] = 0.f;
 		}
 	}
 }
