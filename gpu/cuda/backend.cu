@@ -100,6 +100,7 @@ static int exec_memory(struct cuda_exec *c, const struct plan *plan, struct fh_s
 	size_t before = cuda_free_now();
 	int rc = take_arena(c, plan, st);
 
+	c->seat = cuda_sit(s);
 	if (rc == 0)
 		rc = take_streams(c, st);
 	if (rc == 0)
@@ -123,6 +124,7 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	c = (struct cuda_exec *)calloc(1, sizeof *c);
 	if (!c)
 		return fh_fail(st, FH_EXHAUSTED, "out of host memory for a trainer");
+	c->seat = -1;
 	c->x.backend = b;
 	c->plan = *plan;
 	c->x.plan = &c->plan;
@@ -149,6 +151,7 @@ static void give_back(struct cuda_exec *c)
 	struct cuda_state *s = cuda_state_of(c->x.backend);
 	std::lock_guard<std::mutex> hold(s->taking);
 
+	cuda_stand(s, c->seat);
 	for (int i = 0; i < c->graphs; i++)
 		cudaGraphExecDestroy(c->graph[i].exec);
 	for (int i = 0; i < CUDA_SLOTS; i++)
@@ -400,15 +403,27 @@ static int forget_graph(struct cuda_exec *c, struct fh_status *st)
 	return 0;
 }
 
+/* In a crowd no clusters: they take many multiprocessors for a short time, the products layer by layer take few for longer, and the bits
+ * are the same. */
+static int capture_as(struct cuda_exec *c, const struct run *run, int runs, int crowded, cudaGraphExec_t *out, struct fh_status *st)
+{
+	const int clusters = c->clusters;
+
+	c->clusters = clusters && !crowded;
+	int rc = capture(c, run, runs, out, st);
+	c->clusters = clusters;
+	return rc;
+}
+
 /* The captured graph of this list of runs, made at its first use. */
-static int graph_of(struct cuda_exec *c, const struct run *run, int runs, cudaGraphExec_t *out, struct fh_status *st)
+static int graph_of(struct cuda_exec *c, const struct run *run, int runs, int crowded, cudaGraphExec_t *out, struct fh_status *st)
 {
 	struct cuda_graph *g;
 	size_t before;
 	int rc = 0;
 
 	for (int i = 0; i < c->graphs; i++)
-		if (c->graph[i].runs == runs && !memcmp(c->graph[i].run, run, sizeof *run * (size_t)runs)) {
+		if (c->graph[i].runs == runs && c->graph[i].crowded == crowded && !memcmp(c->graph[i].run, run, sizeof *run * (size_t)runs)) {
 			*out = c->graph[i].exec;
 			return 0;
 		}
@@ -419,9 +434,10 @@ static int graph_of(struct cuda_exec *c, const struct run *run, int runs, cudaGr
 		return rc;
 	before = cuda_free_now();
 	g = &c->graph[c->graphs];
-	rc = capture(c, run, runs, &g->exec, st);
+	rc = capture_as(c, run, runs, crowded, &g->exec, st);
 	if (rc)
 		return rc;
+	g->crowded = crowded;
 	g->bytes = cuda_cost(before, 0);
 	memcpy(g->run, run, sizeof *run * (size_t)runs);
 	g->runs = runs;
@@ -444,7 +460,7 @@ static int cuda_run(struct exec *x, const struct run *run, int runs, struct fh_s
 		return enqueue(c, run, runs, st);
 	if (runs > CUDA_RUNS)
 		return fh_fail(st, FH_INTERNAL, "%d runs in one chunk, at most %d", runs, CUDA_RUNS);
-	rc = graph_of(c, run, runs, &g, st);
+	rc = graph_of(c, run, runs, c->clusters && cuda_crowded(cuda_state_of(x->backend), c->seat), &g, st);
 	if (rc)
 		return rc;
 	if (c->launches >= 2)

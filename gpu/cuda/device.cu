@@ -1,6 +1,7 @@
 /* The device: errors, what it is, who holds its memory. See device.h. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <set>
 #include "gpu/cuda/device.h"
 
@@ -9,6 +10,8 @@
 #define PROBE ((size_t)4 << 20)
 #define GRAPHS_GUESS ((size_t)4 << 20)    /* captured graphs of a trainer, where none could be measured */
 #define CONTEXT_MOST ((size_t)4 << 30)    /* no context takes that: somebody else came in between */
+#define CROWD 3                           /* trainers */
+#define CROWD_NS 20000000                 /* so long after its last launch one still counts */
 #define COMPUTE_LEAST 8                   /* capability, major: there is no code for less */
 #define FOREIGN ((size_t)64 << 20)        /* a difference that is off by more was made by somebody else */
 
@@ -137,6 +140,47 @@ int cuda_first_launch(const void *kernel)
 	std::lock_guard<std::mutex> hold(lock);
 
 	return known.insert(kernel).second;
+}
+
+/* ---------------------------------------------------------------- who runs on it */
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int cuda_sit(struct cuda_state *s)
+{
+	for (int i = 0; i < CUDA_SEATS; i++)
+		if (!__atomic_load_n(&s->ran[i], __ATOMIC_RELAXED)) {
+			__atomic_store_n(&s->ran[i], 1, __ATOMIC_RELAXED); /* long ago */
+			return i;
+		}
+	return -1;
+}
+
+void cuda_stand(struct cuda_state *s, int seat)
+{
+	if (seat >= 0)
+		__atomic_store_n(&s->ran[seat], 0, __ATOMIC_RELAXED);
+}
+
+int cuda_crowded(struct cuda_state *s, int seat)
+{
+	const char *asked = getenv("FH_GPU_CROWD");
+	const int crowd = asked && *asked ? atoi(asked) : CROWD;
+	const int64_t now = now_ns();
+	int n = 0;
+
+	if (seat < 0 || crowd <= 0)
+		return 0;
+	__atomic_store_n(&s->ran[seat], now, __ATOMIC_RELAXED);
+	for (int i = 0; i < CUDA_SEATS; i++)
+		n += now - __atomic_load_n(&s->ran[i], __ATOMIC_RELAXED) < CROWD_NS;
+	return n >= crowd;
 }
 
 /* ---------------------------------------------------------------- what it is */

@@ -10,6 +10,8 @@
 
 struct cuda_tape;
 
+enum { CUDA_SEATS = 64 }; /* more than the trainers of a process; one without a seat is never a crowd */
+
 struct cuda_state {
 	struct backend b;
 	struct device_info info;      /* fixed, but for memory_free: as last seen */
@@ -19,6 +21,7 @@ struct cuda_state {
 	struct cuda_tape *tapes;
 	/* Bytes by owner, atomic: written under `taking`, read by anyone. */
 	size_t context, arenas, markets, graphs, pinned;
+	int64_t ran[CUDA_SEATS];      /* atomic: when the trainer of a seat last launched a graph, 0: the seat is free */
 	size_t graph_typical;         /* captured graphs of one trainer: the most that was seen, a guess before */
 	int graphs_seen;              /* under `taking` */
 };
@@ -31,6 +34,13 @@ size_t cuda_cost(size_t before, size_t asked);
 size_t cuda_free_now(void);
 size_t cuda_rounded(size_t bytes); /* as the driver would */
 void cuda_own(size_t *owner, size_t more, size_t less);
+
+/* A seat for a trainer, or -1; `taking` is held. cuda_stand() leaves it. */
+int cuda_sit(struct cuda_state *s);
+void cuda_stand(struct cuda_state *s, int seat);
+/* The trainer of this seat launches now: 1 when so many have done so of late that the device is full with kernels which take few of
+ * its multiprocessors each. FH_GPU_CROWD=N, for measurements: from N trainers on, 0: never. */
+int cuda_crowded(struct cuda_state *s, int seat);
 
 int cuda_use(const struct backend *b, struct fh_status *st);
 /* Makes what the driver makes once (prime.cu). *graph_bytes: what the captured graphs of a trainer take, untouched where that did not show. */

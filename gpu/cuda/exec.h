@@ -26,12 +26,12 @@ extern "C" {
 int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
 
 #define CUDA_SLOTS 8
-#define CUDA_GRAPHS 32 /* more than the lists of runs that a trainer makes of one schedule, see steps_at_once() in trainer.c */
+#define CUDA_GRAPHS 64 /* more than the lists of runs that a trainer makes of one schedule, see steps_at_once() in trainer.c, alone and in a crowd */
 #define CUDA_RUNS 8
 #define CUDA_SENT_BYTES ((size_t)64 << 10)
 
 struct cuda_slot { void *h; size_t bytes; cudaEvent_t done; uint64_t tag; };
-struct cuda_graph { struct run run[CUDA_RUNS]; int runs; cudaGraphExec_t exec; size_t bytes; };
+struct cuda_graph { struct run run[CUDA_RUNS]; int runs, crowded; cudaGraphExec_t exec; size_t bytes; };
 
 struct cuda_exec {
 	struct exec x; /* first: a struct exec * is a struct cuda_exec * */
@@ -45,6 +45,7 @@ struct cuda_exec {
 	int graphs;
 	cudaEvent_t launched[2]; /* run-ahead bound: two launches */
 	uint64_t launches;
+	int seat;                 /* in cuda_state.ran */
 	struct cuda_slot slot[CUDA_SLOTS];
 	uint64_t asked, answered; /* slots are used in turn */
 	void *h_slots;            /* pinned arena behind the slots, what is sent, and the rows and actions of act() */
