@@ -32,9 +32,29 @@ __device__ __forceinline__ double epsilon(const struct now &c)
 __device__ __forceinline__ int32_t explored(const struct now &c, double eps, int i, int32_t greedy, int actions)
 {
 	const struct philox_words w = philox_block(c.seed, PHILOX_EXPLORE, (uint64_t)c.vector_step, (uint64_t)i >> 1);
-	const int half = (i & 1) * 2;
+	const uint32_t draw = i & 1 ? w.w[2] : w.w[0], which = i & 1 ? w.w[3] : w.w[1];
 
-	return (double)philox_uniform(w.w[half]) < eps ? (int32_t)philox_below(w.w[half + 1], (uint32_t)actions) : greedy;
+	return (double)philox_uniform(draw) < eps ? (int32_t)philox_below(which, (uint32_t)actions) : greedy;
+}
+
+/* All branches of environment e by one thread: their draws lie in two blocks of words at most. */
+static_assert(FH_BRANCH_MAX <= 4, "an even number of branches, or three");
+__device__ __forceinline__ void explore_all(const struct now &c, double eps, int e, const struct dqn_dims &d, int32_t action[FH_BRANCH_MAX])
+{
+	const int i = e * d.D, odd = i & 1;
+	struct philox_words w[2] = {philox_block(c.seed, PHILOX_EXPLORE, (uint64_t)c.vector_step, (uint64_t)i >> 1)};
+
+	if (odd + d.D > 2)
+		w[1] = philox_block(c.seed, PHILOX_EXPLORE, (uint64_t)c.vector_step, ((uint64_t)i >> 1) + 1);
+#pragma unroll
+	for (int b = 0; b < FH_BRANCH_MAX; b++) {
+		const int next = b < 3 ? b + 1 : b; /* the fourth of four is never odd */
+		const uint32_t draw = odd ? w[next / 2].w[next % 2 * 2] : w[b / 2].w[b % 2 * 2];
+		const uint32_t which = odd ? w[next / 2].w[next % 2 * 2 + 1] : w[b / 2].w[b % 2 * 2 + 1];
+
+		if (b < d.D && (double)philox_uniform(draw) < eps)
+			action[b] = (int32_t)philox_below(which, (uint32_t)d.A[b]);
+	}
 }
 
 __global__ void k_explore(const __grid_constant__ struct collect_args x)
@@ -215,10 +235,8 @@ template <typename T> __global__ void __launch_bounds__(ENV_THREADS, 2) k_env(co
 			if (x.stores)
 				before = load_part(x.obs + i * FH_STATE_DIM + FH_MARKET_FEATURES);
 			const double eps = epsilon(now);
-#pragma unroll
-			for (int b = 0; b < FH_BRANCH_MAX; b++)
-				if (b < d.D && x.explores)
-					action[b] = explored(now, eps, e * d.D + b, action[b], d.A[b]);
+			if (x.explores)
+				explore_all(now, eps, e, d, action);
 			step_environment(x, now, e, v, action, mine, o);
 			if (x.stores) {
 				store_own<T>(x, e, (size_t)z * d.C + (size_t)((now.stored + e) & (d.C - 1)), (float)now.gamma, action, before, o.next, o.reward, o.done);

@@ -354,7 +354,7 @@ template <typename T> __global__ void __launch_bounds__(MANY_THREADS, 4) k_walk_
 	if (!x.gather)
 		return;
 	__syncthreads();
-	const bool numbers = threadIdx.x < rows; /* and these numbers of a sample; asked for before the rows are */
+	const bool numbers = (int)threadIdx.x < rows; /* and these numbers of a sample; asked for before the rows are */
 	const size_t at = (size_t)z * x.B + first + threadIdx.x, from = (size_t)z * x.C + (numbers ? leaf[threadIdx.x] : 0);
 	float R = 0.f, G = 0.f;
 	int32_t a[FH_BRANCH_MAX];
