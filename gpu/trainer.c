@@ -154,15 +154,17 @@ void trainer_usage(const struct trainer *t, struct exec_usage *out)
 
 static double auto_scale(struct trainer *t, const struct fh_spec *spec, const struct market *m, struct fh_split train)
 {
-	if (memcmp(&t->scaled.of.env, &spec->env, sizeof spec->env) || strcmp(t->scaled.hash, m->hash) || t->scaled.tick != m->tick ||
-	    t->scaled.max_gap != m->max_gap || t->scaled.train.begin != train.begin || t->scaled.train.end != train.end) {
-		t->scaled.of.env = spec->env;
-		snprintf(t->scaled.hash, sizeof t->scaled.hash, "%s", m->hash);
-		t->scaled.tick = m->tick;
-		t->scaled.max_gap = m->max_gap;
-		t->scaled.train = train;
-		t->scaled.scale = market_auto_reward_scale(m, train, spec);
+	const double of[SCALE_OF] = {m->tick, m->max_gap, spec->env.tick, spec->env.initial_cash, spec->env.max_position, spec->env.multiplier};
+	int same = strcmp(t->scaled.hash, m->hash) == 0 && t->scaled.train.begin == train.begin && t->scaled.train.end == train.end;
+
+	for (int i = 0; i < SCALE_OF; i++) {
+		same = same && t->scaled.of[i] == of[i];
+		t->scaled.of[i] = of[i];
 	}
+	if (!same)
+		t->scaled.scale = market_auto_reward_scale(m, train, spec);
+	snprintf(t->scaled.hash, sizeof t->scaled.hash, "%s", m->hash);
+	t->scaled.train = train;
 	return t->scaled.scale;
 }
 

@@ -9,6 +9,7 @@
  * nothing is dropped. A record holds the values of all trials. */
 #define RECORD_MAX 64
 #define RECORD_RESERVE 16
+#define SCALE_OF 6      /* numbers that reward_scale = auto depends on beside the bars and the split, see auto_scale() */
 #define INFLIGHT_MAX 16 /* readbacks asked for and not answered; more than any backend has slots */
 
 /* What happens at a step where something is due, in this order. PASSED: nothing (more) to do here. */
@@ -60,7 +61,7 @@ struct trainer {
 	int64_t paced_ns;                     /* when the last one returned */
 
 	/* reward_scale = auto as it was last made, and of what: every bar of the training split is looked at for it. */
-	struct { struct fh_spec of; char hash[65]; double tick, max_gap, scale; struct fh_split train; } scaled;
+	struct { char hash[65]; struct fh_split train; double of[SCALE_OF], scale; } scaled;
 
 	struct evaluation *evaluation;        /* in progress, else NULL */
 	int evaluating;                       /* trials in it */
