@@ -530,10 +530,10 @@ int tiles_of(const struct mlp_pass *pass, int passes, int rows)
 int at_once(const struct cuda_exec *c, int size) { return max(1, size == 1 ? c->multiprocessors : c->multiprocessors * 10 / 11 / size); }
 
 /* Clocks of a wave, after measurements on an H200: weights at 64 bytes a clock, half of it beside other work; a step of the sum at what its
- * products, its fragments of rows or one after the other take; between layers, and what blocks send each other at 10 bytes a clock. */
+ * products, its fragments of rows or one after the other take; between layers, and what a block is sent on average at 10 bytes a clock. */
 long wave_cost(const struct cluster_args *x, int mi)
 {
-	enum { PER_PRODUCT = 7, CHAIN = 40, EXCHANGE = 900, ALONE = 700, SENT = 10, FRAGMENT = PIECE / 128 };
+	enum { PER_PRODUCT = 7, CHAIN = 40, BETWEEN = 700, SENT = 10, FRAGMENT = PIECE / 128 };
 	long weights = 0, work = 0;
 
 	for (int i = 0; i < LAYERS; i++) {
@@ -547,8 +547,8 @@ long wave_cost(const struct cluster_args *x, int mi)
 			work += (long)l->slot / PIECE * step;
 		}
 		for (int rank = 0; rank < x->size; rank++)
-			come = max(come, l->come[rank]);
-		work += come ? EXCHANGE + come * mi * PIECE / SENT : ALONE;
+			come += l->come[rank];
+		work += BETWEEN + come * mi * PIECE / SENT / x->size;
 	}
 	return weights / 2 + work;
 }
