@@ -39,7 +39,9 @@ CLIENT_LIBS := -lnng $(PROTO_LIBS) -lzstd -lz -lpthread
 # fhctl carries its libraries inside where their archives are here: of the 2 ms that it takes to start, the loader needs more than half
 # for fourteen of them. make FHCTL_STATIC= links it as everything else.
 fhctl_archives := -Wl,-Bstatic -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lprotobuf-c -lfyaml -lzstd -lz -lcrypto -Wl,-Bdynamic
-FHCTL_STATIC ?= $(shell echo 'int main(void){return 0;}' | $(CC) -x c - -o /dev/null $(DEP_LDFLAGS) $(fhctl_archives) 2>/dev/null && echo 1)
+FHCTL_STATIC ?= $(shell echo 'extern char nng_dial, fy_document_create, protobuf_c_message_pack, ZSTD_decompressStream, inflate, SHA256_Init; \
+  char *all[] = {&nng_dial, &fy_document_create, &protobuf_c_message_pack, &ZSTD_decompressStream, &inflate, &SHA256_Init}; \
+  int main(void) { return !all[0]; }' | $(CC) -x c - -o /dev/null $(DEP_LDFLAGS) $(fhctl_archives) -lm -lpthread -ldl 2>/dev/null && echo 1)
 FHCTL_STATIC := $(FHCTL_STATIC)
 # Parquet: make ARROW=DIR, DIR having include/arrow and libarrow.so*, libparquet.so* (the folder of an installed pyarrow does).
 ARROW ?=
