@@ -1,51 +1,25 @@
 /* Weight gradients, dW = dy^T x and db = column sums of dy, BF16: tiles of 128 x 128 where they fill the machine, a quarter of the
- * loads of the small tiles of gemm.cu, else of 64 x 64. The same bits: sums over rows run in the same order, and the sums of
- * squares that the norm is made of are those of tiles of 32 x 32, which a warp owns whole.
+ * loads of the small tiles of gemm.cu; by warpgroups where the device has them (weight_group.cu), and few rows by weight_few.cu. The same
+ * bits: sums over rows run in the same order, and the sums of squares that the norm is made of are those of tiles of 32 x 32, which a
+ * warp owns whole.
  *
  * All tiles of all products, slices and trials are one list, which the blocks go through with one ring of copies that runs on
  * from tile to tile: the next tile is on its way while one leaves. */
-#include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/group.cuh"
 #include "gpu/cuda/ptx.cuh"
 #include "gpu/cuda/shared.cuh"
+#include "gpu/cuda/weight_list.cuh"
 
 namespace {
 
-typedef __nv_bfloat16 bf16;
-
-enum { BK = 64, STAGES = 3, PART = 32, NI = 4 };     /* NI: a warp's columns, in eights */
-enum { CLASSES = 4, ROWS = BK / CLASSES };          /* of the rows of a step that gemm.cu's warps add up apart: 16 in a row each */
+enum { STAGES = 3, NI = 4 }; /* NI: a warp's columns, in eights */
 
 /* How a tile is cut: warps of MI x 16 rows by 32 columns. Behind the ring lie column sums by class, then whole. */
 template <int TILE_> struct shape {
 	enum { TILE = TILE_, LD = TILE + 8, STAGE = 2 * BK * LD, THREADS = 2 * TILE, ACROSS = TILE / PART, MI = TILE * ACROSS / (THREADS / 32) / 16 };
 	enum { PER_ROW = TILE / 8, DOWN = THREADS / PER_ROW, BYTES = STAGES * STAGE * 2 + (CLASSES + 1) * TILE * 4 };
 };
-
-/* Of all products, slices and trials. */
-__host__ __device__ __forceinline__ int tiles_of(const struct gemm_group *g) { return g->tiles * g->trials * (g->slices > 1 ? g->slices : 1); }
-
-/* A tile of the list. */
-struct work { int p, z, slice, m0, n0, k, k_end; };
-
-template <typename S> __device__ __forceinline__ struct work work_of(const struct gemm_group &group, int id)
-{
-	const int slices = group.slices > 1 ? group.slices : 1, at = id % group.tiles;
-	struct work w = {};
-
-	w.z = id / group.tiles / slices;
-	w.slice = id / group.tiles % slices;
-
-	while (w.p + 1 < group.count && at >= group.first[w.p + 1])
-		w.p++;
-	const struct gemm &g = group.g[w.p];
-	w.m0 = (at - group.first[w.p]) / g.tiles_n * S::TILE;
-	w.n0 = (at - group.first[w.p]) % g.tiles_n * S::TILE;
-	w.k = group.slices > 1 ? w.slice * group.slice_k : 0;
-	w.k_end = group.slices > 1 ? min(g.seg[0].k, w.k + group.slice_k) : g.seg[0].k;
-	return w;
-}
 
 /* Where the copies stand: they run ahead of the products. A thread brings 8 columns of every DOWN-th row of a stage, of both operands:
  * rows of activations and of their gradients are padded, with zeros that a tile may take along (the states' with anything, see
@@ -124,25 +98,6 @@ template <typename S> __device__ __forceinline__ void add_columns(float (&sum)[2
 
 		sum[0] += v.x, sum[1] += v.y;
 	}
-}
-
-/* A bias gradient: the classes' sums, added up. all: shared, [CLASSES][TILE], behind which the whole sums stay. */
-template <typename S> __device__ __forceinline__ void leave_columns(const float (&sum)[2], float *all, float *to, int left)
-{
-	enum { TILE = S::TILE };
-	const int m = threadIdx.x;
-
-	all[m / (TILE / 2) * TILE + m % (TILE / 2) * 2] = sum[0];
-	all[m / (TILE / 2) * TILE + m % (TILE / 2) * 2 + 1] = sum[1];
-	__syncthreads();
-	if (m < TILE) {
-		const float b = (all[m] + all[TILE + m]) + (all[2 * TILE + m] + all[3 * TILE + m]);
-
-		all[CLASSES * TILE + m] = m < left ? b : 0.f;
-		if (m < left)
-			to[m] = b;
-	}
-	__syncthreads();
 }
 
 template <typename S> __device__ __forceinline__ void leave_tile(const float (&acc)[S::MI][NI][4], float *c, int ld, int m, int n)
@@ -263,16 +218,6 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS, 2) k_weight(
 
 			leave_squares<S>(acc, w.n0 + wn == 0 ? all + CLASSES * S::TILE + wm : nullptr, part, tiles_n, g.m - w.m0 - wm, g.n - w.n0 - wn);
 		}
-	}
-}
-
-void count_tiles(struct gemm_group *g, int tile)
-{
-	g->tiles = 0;
-	for (int i = 0; i < g->count; i++) {
-		g->first[i] = g->tiles;
-		g->g[i].tiles_n = cuda_tiles(g->g[i].n, tile);
-		g->tiles += cuda_tiles(g->g[i].m, tile) * g->g[i].tiles_n;
 	}
 }
 
