@@ -55,6 +55,7 @@ struct emu_cluster {
 	unsigned rounds;         /* how often all have met there */
 	bool begin_only;         /* stop at the launch in front */
 	std::vector<struct emu_store> told; /* stores whose threads have arrived since */
+	std::vector<struct emu_thread *> dozing[EMU_CLUSTER_MAX]; /* by block: they could go on, others do first */
 	std::vector<struct emu_store> under_way; /* stores that have not counted at their mbarriers */
 	struct emu_block *block[EMU_CLUSTER_MAX];
 };
@@ -80,6 +81,7 @@ char *emu_statics_of(struct emu_block *b); /* where that block's lie now */
 /* exchange.cc */
 void emu_exchange_ends(void);              /* the running thread ends, of its block t->ended says so already */
 bool emu_exchange_deliver(struct emu_cluster *c, bool some); /* of the stores under way, or one of them; false: there was none */
+bool emu_exchange_wake(struct emu_cluster *c); /* those that doze; false: nobody does */
 void emu_exchange_show(const struct emu_block *b);
 
 #endif

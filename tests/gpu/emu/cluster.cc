@@ -8,6 +8,8 @@
 #include <map>
 #include <stdlib.h>
 
+enum { WAKES = 4 }; /* after a block's turn those that doze wake, one time in so many */
+
 static std::map<const void *, bool> lets_next; /* by kernel */
 
 /* ---------------------------------------------------------------- __shared__ variables */
@@ -148,6 +150,8 @@ static void cluster_start(struct emu_cluster *c, uint64_t i)
 	c->begin_only = false;
 	c->told.clear();
 	c->under_way.clear();
+	for (auto &d : c->dozing)
+		d.clear();
 	for (unsigned r = 0; r < c->size; r++) {
 		c->block[r]->index = {(unsigned)(i % in_x) * c->size + r, (unsigned)(i / in_x % g.y), (unsigned)(i / in_x / g.y)};
 		block_start(c->block[r]);
@@ -166,14 +170,19 @@ static void cluster_run(struct emu_cluster *c)
 		for (unsigned r = 0; r < c->size; r++)
 			if (c->block[r]->warps_ready)
 				ready[n++] = c->block[r];
-		if (!n && !emu_exchange_deliver(c, false))
+		if (!n) {
+			const bool wake = emu_choice(2);
+
+			if ((wake && emu_exchange_wake(c)) || emu_exchange_deliver(c, false) || emu_exchange_wake(c))
+				continue;
 			break;
-		if (!n)
-			continue;
+		}
 		struct emu_block *b = ready[emu_choice(n)];
 		load(b);
 		emu_block_go(b);
 		emu_exchange_deliver(c, true);
+		if (emu_choice(WAKES) == 1)
+			emu_exchange_wake(c);
 	}
 	for (unsigned r = 0; r < c->size; r++)
 		ended += c->block[r]->ended, held += c->block[r]->held, threads += c->block[r]->threads;

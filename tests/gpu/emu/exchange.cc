@@ -138,6 +138,29 @@ void emu_cluster_wait(int line)
 
 /* ---------------------------------------------------------------- mbarriers */
 
+/* Where others may go on, somebody may be slow. */
+enum { DOZES = 8 };
+static void doze(void)
+{
+	struct emu_block *b = emu_block_now;
+
+	if (emu_choice(DOZES) != 1)
+		return;
+	b->cluster->dozing[b->rank].push_back(emu_now);
+	emu_wait_here();
+}
+bool emu_exchange_wake(struct emu_cluster *c)
+{
+	bool any = false;
+
+	for (unsigned r = 0; r < c->size; r++) {
+		for (const struct emu_thread *t : c->dozing[r])
+			emu_ready(c->block[r], t->warp, 1u << t->lane), any = true;
+		c->dozing[r].clear();
+	}
+	return any;
+}
+
 static const uint64_t MARK = 0x6d62617272696572; /* lies where one is */
 
 static struct emu_mbarrier *barrier_at(struct emu_block *b, uintptr_t bar, int line)
@@ -201,6 +224,7 @@ void emu_barrier_arrive(uintptr_t bar, unsigned bytes, int line)
 	m->pending--;
 	m->missing += bytes;
 	barrier_look(emu_block_now, m, line);
+	doze();
 }
 
 void emu_barrier_wait(uintptr_t bar, unsigned parity, int line)
@@ -241,6 +265,7 @@ void emu_remote_async(uintptr_t a, const void *v, unsigned bytes, uintptr_t bar,
 		b->cluster->under_way.push_back(on_its_way);
 	else
 		count(on_its_way);
+	doze();
 }
 
 bool emu_exchange_deliver(struct emu_cluster *c, bool some)

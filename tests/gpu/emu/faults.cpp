@@ -2,6 +2,7 @@
  * right ones give what a card gives, the wrong ones end the process with the words that name the fault. Exit 0 when all do. */
 #include <cuda_bf16.h>
 #include <emu_ptx.h>
+#include <emu_wgmma.h>
 #include <initializer_list>
 #include <signal.h>
 #include <stdio.h>
@@ -253,6 +254,7 @@ template <int BARRIERS> static __global__ void k_post(float *out)
 			ptx_barrier_arrive(b);
 		ptx_barrier_wait(b, round / BARRIERS & 1);
 		x = fmodf(to[0] + 2 * to[5] + 3 * to[10] + 4 * to[15] + (float)rank, 1021.f);
+		__syncthreads(); /* or a thread of this block might still read what the next round but one overwrites */
 	}
 	if (me == 0)
 		out[blockIdx.x] = x;
@@ -319,6 +321,61 @@ static void lands(void)
 }
 
 /* ---------------------------------------------------------------- wrong ones */
+
+/* 64 x 64 by 64 x 64 of a warpgroup, small integers: exact. FAULT 0: right; 1: an operand is written while the instruction runs; 2: the
+ * result is read before the wait; 3: an operand begins within 32 bytes. */
+static __host__ __device__ int group_a(int row, int k) { return (row + k) % 7 - 3; }
+static __host__ __device__ int group_b(int k, int column) { return (3 * column + k) % 5 - 2; }
+template <int FAULT> static __global__ void k_group(float *out)
+{
+	enum { PART = 64 * 128 };
+	PTX_SHARED(char, shared);
+	char *const base = (char *)(((uintptr_t)shared + 1023) & ~(uintptr_t)1023);
+	const ptx_shared a = ptx_shared_at(base), b = a + PART;
+	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	float d[8][4] = {};
+
+	for (int i = threadIdx.x; i < 64 * 64; i += blockDim.x) {
+		const int row = i / 64, k = i % 64, at = row * 128 + ((k / 8) ^ (row & 7)) * 16 + k % 8 * 2;
+
+		*(__nv_bfloat16 *)(base + at) = __float2bfloat16((float)group_a(row, k));
+		*(__nv_bfloat16 *)(base + PART + at) = __float2bfloat16((float)group_b(k, row));
+	}
+	ptx_operands_written();
+	__syncthreads();
+	ptx_group_begin<8>(d);
+	for (int k = 0; k < 4; k++)
+		ptx_group_mma<8>(d, ptx_operand_at(a + 32 * k + (FAULT == 3 ? 16 : 0)), ptx_operand_at(b + 32 * k));
+	ptx_group_commit();
+	if (FAULT == 1 && threadIdx.x == 0)
+		*(__nv_bfloat16 *)base = __float2bfloat16(100);
+	if (FAULT == 2)
+		out[threadIdx.x] = d[0][0];
+	ptx_group_wait<0, 8>(d);
+	for (int j = 0; j < 8 && FAULT != 2; j++)
+		for (int e = 0; e < 4; e++)
+			out[(warp * 16 + lane / 4 + e / 2 * 8) * 64 + j * 8 + lane % 4 * 2 + e % 2] = d[j][e];
+}
+template <int FAULT> static void group(void)
+{
+	float *d = device_floats(64 * 64), h[64 * 64];
+	cudaLaunchConfig_t c = {};
+
+	c.gridDim = dim3(1), c.blockDim = dim3(128), c.dynamicSmemBytes = 17 << 10;
+	MUST(cudaLaunchKernelEx(&c, k_group<FAULT>, d) == cudaSuccess);
+	MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (int i = 0; i < 64; i++)
+		for (int j = 0; j < 64; j++) {
+			float sum = 0;
+
+			for (int k = 0; k < 64; k++)
+				sum += (float)(group_a(i, k) * group_b(k, j));
+			if (h[i * 64 + j] != sum) {
+				fprintf(stderr, "not the product: %g\n", h[i * 64 + j]);
+				abort();
+			}
+		}
+}
 
 /* What a cluster does wrong: the second block where it says one. */
 static __device__ ptx_remote other_block(float *shared) { return ptx_remote_at(ptx_shared_at(shared), ptx_cluster_rank() ^ 1); }
@@ -571,6 +628,7 @@ static void kept(void)
 static const struct { const char *name, *words; /* NULL: it is right */ void (*act)(void); int natural; /* also in the natural order */ } cases[] = {
 	{"sums", nullptr, sums, 1},
 	{"product", nullptr, product, 1},
+	{"product of a warpgroup", nullptr, group<0>, 1},
 	{"copy", nullptr, copy, 1},
 	{"capture", nullptr, capture, 1},
 	{"beside a capture", nullptr, beside, 1},
@@ -582,6 +640,9 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"lanes apart", "other lanes of the warp", [] { wrong(k_apart, false); }, 1},
 	{"lane outside of its mask", "not in its own mask", [] { wrong(k_outside, false); }, 1},
 	{"copy that nobody waits for", "copies under way", [] { wrong(k_unwaited, false); }, 1},
+	{"an operand that is written while a warpgroup reads it", "was written while the instruction ran", group<1>, 1},
+	{"a warpgroup's product before the wait", "not the product: nan", group<2>, 1},
+	{"an operand that begins anywhere", "in the middle of its rows", group<3>, 1},
 	{"dependent launch that does not wait", "without having waited", [] { wrong(k_never, true); }, 1},
 	{"the next let in too early", "before it has waited", [] { wrong(k_hurry, true); }, 1},
 	{"read in front of the wait", "read too early", early, 0},
