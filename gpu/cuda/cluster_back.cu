@@ -103,19 +103,20 @@ static __device__ __noinline__ void load_slice(char *shared, const struct slice 
 	const int padded = steps_of(s.rows) * 16, row = threadIdx.x >> shift;
 
 	for (int c = threadIdx.x & (across - 1); c < chunks; c += across) {
-		const int there = copy_left(s.columns, s.column + c * 8);
+		const int there = copy_left(s.columns, s.column + c * 8), rows = there ? s.rows : 0;
 		const bf16 *from = s.from + (size_t)row * s.columns + s.column + c * 8;
-		char *to = shared + s.to + (c >> 1) * s.apart;
+		const size_t step = (size_t)down * s.columns;
+		char *to = shared + s.to + (c >> 1) * s.apart + in_unit(row, c & 1); /* `down` is a multiple of 8: halves stand alike in all its rows */
 
 		if (even) {
-			const ptx_shared at = ptx_shared_at(to);
+			ptx_shared at = ptx_shared_at(to);
 #pragma unroll 4
-			for (int r = row; r < padded; r += down, from += (size_t)down * s.columns)
-				ptx_copy16_if(at + in_unit(r, c & 1), from, there && r < s.rows);
+			for (int r = row; r < padded; r += down, from += step, at += down * LINE)
+				ptx_copy16_if(at, from, r < rows);
 		} else {
 #pragma unroll 1
-			for (int r = row; r < padded; r += down, from += (size_t)down * s.columns)
-				copy_odd((bf16 *)(to + in_unit(r, c & 1)), from, r < s.rows ? there : 0);
+			for (int r = row; r < padded; r += down, from += step, to += down * LINE)
+				copy_odd((bf16 *)to, from, r < rows ? there : 0);
 		}
 	}
 }
@@ -483,29 +484,28 @@ typedef crew<2, 2> many;
 
 struct choice { int blocks, rows, cost, each; }; /* each: tiles that a cluster takes */
 
-/* Clusters that are resident at once: an H200 of 132 multiprocessors holds 30 of four blocks, 15 of eight, twice as many where two
- * blocks share a multiprocessor. */
-int resident(const struct cuda_exec *c, int blocks, size_t bytes)
+/* Clusters that are resident at once with a multiprocessor for each block: an H200 of 132 holds 30 of four blocks, 15 of eight. */
+int resident(const struct cuda_exec *c, int blocks)
 {
-	const int n = c->multiprocessors * 10 / 11 / blocks * (2 * (bytes + 1024) <= c->shared + 1024 ? 2 : 1);
+	const int n = c->multiprocessors * 10 / 11 / blocks;
 
 	return n ? n : 1;
 }
 
-/* About how long they take, in tenths of a microsecond of an H200, as measured in parts: waiting and leaving 1,500 clocks a tile,
- * what a block is sent at 20 bytes a clock, 24 clocks a product of a sum, weights at 60 bytes a clock for each trial but the first. */
+/* About how long they take, in tenths of a microsecond of an H200. Measured there, default network, from the end of the launch in front on:
+ * 16 rows 7,790 clocks with four blocks, 7,270 with eight, 32 rows 10,350 and 8,860. Of it 24 clocks a product of a sum; weights come
+ * at 60 bytes a clock for each trial but the first. */
 template <typename Team> void consider(const struct cuda_exec *c, struct cluster_args *x, int blocks, struct choice *best)
 {
 	const size_t bytes = shared_bytes<Team>(x, blocks);
-	const int tiles = cuda_tiles(x->rows, Team::ROWS) * x->trials, each = cuda_tiles(tiles, resident(c, blocks, bytes));
+	const int tiles = cuda_tiles(x->rows, Team::ROWS) * x->trials, each = cuda_tiles(tiles, resident(c, blocks));
 	int out = 0;
 
 	for (int h = 0; h < x->heads; h++)
 		out = max(out, x->head[h].out);
 	const int sums = 24 * (steps_of(out) + (x->ld[TO_HEAD] + x->ld[TO_H2]) / 16) * cuda_tiles(x->ld[TO_HEAD] / UNIT / blocks * Team::GROUPS, WARPS);
-	const int sent = (x->ld[TO_HEAD] + x->ld[TO_H2]) * Team::ROWS * 2 / blocks * (blocks - 1) / 20;
-	const int loads = min(each, x->trials) - 1;
-	const int cost = (each * (1500 + sums + sent) + loads * (int)(bytes / 60)) / 190 + 1;
+	const int columns = (x->ld[TO_HEAD] + x->ld[TO_H2]) * Team::ROWS / blocks * 5 / 6, loads = min(each, x->trials) - 1;
+	const int cost = (each * (3900 + sums + columns) + loads * (int)(bytes / 60)) / 190 + 1;
 
 	if (bytes <= c->shared && (!best->rows || cost < best->cost))
 		*best = {blocks, Team::ROWS, cost, each};
@@ -540,7 +540,7 @@ template <typename Team> cudaError_t launch(struct cuda_exec *c, struct cluster_
 	x->tiles = cuda_tiles(x->rows, Team::ROWS);
 	/* where a block sends nothing others would not wait for it: then a cluster takes one tile */
 	const int tiles = x->tiles * x->trials, several = min(x->ld[TO_HEAD], x->ld[TO_H2]) >= blocks * UNIT;
-	return cuda_launch_cluster(c, k_cluster_back<Team>, dim3((several ? min(tiles, resident(c, blocks, bytes)) : tiles) * blocks), blocks, THREADS, bytes, *x);
+	return cuda_launch_cluster(c, k_cluster_back<Team>, dim3((several ? min(tiles, resident(c, blocks)) : tiles) * blocks), blocks, THREADS, bytes, *x);
 }
 
 } // namespace
