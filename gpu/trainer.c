@@ -16,10 +16,10 @@
 #include "proto/status.h"
 
 #define WARM_AT_ONCE 8      /* vector steps between two looks at the clock (and at the budget) */
-#define CHUNKS_AT_ONCE 4
+#define CHUNKS_AT_ONCE 10   /* of short chunks: what many trainers give to one device at once takes turns at its driver */
 #define STEPS_AT_ONCE 64    /* learn steps of one long chunk that a device gets at once; a power of two */
 #define LONG_NS 10000000    /* what is given to a device at once takes less, or stop and pause would wait for it */
-#define SHORT_NS 2000000    /* less than this, and several chunks go at once */
+#define SHORT_NS 900000     /* less than this, and several chunks go at once: together less than LONG_NS */
 #define PACE_FILL 4         /* calls that may only fill the device's queue and say nothing about its pace */
 #define CLOCK_EVERY 64      /* learn steps between two looks at the clock: how late divergence is noticed, give or take a launch */
 

@@ -27,7 +27,7 @@ int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
 
 #define CUDA_SLOTS 8
 #define CUDA_GRAPHS 64 /* more than the lists of runs that a trainer makes of one schedule, see steps_at_once() in trainer.c, alone and in a crowd */
-#define CUDA_RUNS 8
+#define CUDA_RUNS 32
 #define CUDA_SENT_BYTES ((size_t)64 << 10)
 
 struct cuda_slot { void *h; size_t bytes; cudaEvent_t done; uint64_t tag; };

@@ -1,5 +1,5 @@
 /* The start of a job on a device: networks that are made there have the bits of those that the host makes, and a trainer that had
- * another job begins as one that had none. */
+ * another job begins as one that had none; and its chunks, many of them at once. */
 #include "tests/gpu/rig.h"
 #include "gpu/host/round.h"
 #include "gpu/trainer_impl.h"
@@ -128,9 +128,47 @@ static void a_trainer_begins_anew(void **state)
 	market_unref(m);
 }
 
+/* As many chunks as a trainer gives to a device at once are one graph, with the bits of chunks one by one. */
+static void many_chunks_are_one_by_one(void **state)
+{
+	struct fh_spec spec = a_spec(FH_PRECISION_BF16, 2, 9);
+	struct fh_status st = FH_STATUS_INIT;
+	struct trainer *t[2];
+	struct market *m;
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	spec.run.report_every = spec.run.validate_every = spec.run.checkpoint_every = 0;
+	spec.learn.steps_per_collect = 1;
+	m = synth_market(SYNTH_MOMENTUM, 1500, 5);
+	for (int k = 0; k < 2; k++) {
+		struct trainer_state at = {0};
+
+		t[k] = begun(&spec, m);
+		while (at.phase == TRAINER_WARMUP)
+			if (trainer_run(t[k], 0, &at, &st))
+				fail_msg("%s", st.text);
+		while (at.step < 20) {
+			const int64_t before = at.step;
+
+			while (at.step == before) { /* what may be due at a step takes turns, too */
+				t[k]->chunks_at_once = k ? 10 : 1;
+				if (trainer_run(t[k], 0, &at, &st))
+					fail_msg("%s", st.text);
+			}
+			assert_int_equal(at.step - before, k ? 10 : 1);
+		}
+	}
+	assert_same_state(t[0], t[1]);
+	trainer_free(t[0]);
+	trainer_free(t[1]);
+	market_unref(m);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(networks_of_a_job), cmocka_unit_test(a_trainer_begins_anew)};
+	const struct CMUnitTest tests[] = {cmocka_unit_test(networks_of_a_job), cmocka_unit_test(a_trainer_begins_anew), cmocka_unit_test(many_chunks_are_one_by_one)};
 
 	return cmocka_run_group_tests(tests, rig_open, NULL);
 }
