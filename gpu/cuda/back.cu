@@ -19,7 +19,7 @@ enum { UNIT = 64, UNITS = 4, LDB = UNITS * UNIT + 8, THREADS = 256, CHUNKS = 10,
 enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
 /* Rows of all trials: below, one block's ring of weights waits longer than three launches, which spread over the machine; from how many
  * on warpgroups take them. */
-enum { ENOUGH = 512, GROUP_ENOUGH = 1024 };
+enum { ENOUGH = 512, GROUP_ENOUGH = 1024, GROUP_CROWD = 128 }; /* the last: beside other trainers, where few multiprocessors count */
 
 /* How a block divides its tile: warps below each other, 16 rows each of these MI times; rows of weights in a stage of the ring. Fewer
  * rows a tile spread a small batch over the machine. */
@@ -392,7 +392,8 @@ static int group_takes(struct cuda_exec *c)
 {
 	const int asked = cuda_wide_asked();
 
-	return (asked < 0 || asked == 1 || asked > GROUP_ASKED) && cuda_wide(c->dims.B * c->dims.P >= GROUP_ENOUGH) && back_group_takes(c);
+	return (asked < 0 || asked == 1 || asked > GROUP_ASKED) && cuda_wide(c->dims.B * c->dims.P >= (c->crowded ? GROUP_CROWD : GROUP_ENOUGH)) &&
+	       back_group_takes(c);
 }
 
 int back_takes(struct cuda_exec *c)

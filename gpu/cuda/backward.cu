@@ -155,7 +155,7 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 	static const char *const what[3] = {"launch of backward heads 2", "launch of backward heads 1", "launch of backward trunk 2"};
 	struct cuda_exec *c = cuda_of(x);
 	const struct cuda_scratch *s = &c->s;
-	const bool cluster = cluster_back_takes(c), once = !cluster && back_takes(c), apart = s->slices > 1 || c->dims.P >= 8 || cluster || once;
+	const bool many = back_takes(c), cluster = !(many && c->crowded) && cluster_back_takes(c), once = !cluster && many, apart = s->slices > 1 || c->dims.P >= 8 || cluster || once;
 	struct gemm_group all = {};
 	struct pass p = {};
 	int rc = 0;

@@ -62,6 +62,8 @@ struct cuda_exec {
 	size_t shared;            /* bytes that a block may have at most */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
 	int clusters;             /* blocks may be launched in clusters: sm_90 and later */
+	int crowded;              /* while a graph is captured: it will run beside others, so the network goes through kernels that take the fewest
+	                           * multiprocessors for the shortest, not through those that end first */
 };
 
 static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_exec *)x; }

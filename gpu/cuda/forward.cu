@@ -128,9 +128,11 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 	const struct mlp_pass wide[2] = {{0, 2 * B, 0, B, 0}, {2 * B, B, B, 0, 1}};
 	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
 
-	if (cluster_takes(c, c->dims.P, wide, 2, 1))
+	const int many = mlp_takes(c, c->dims.P, 3 * B, 0);
+
+	if (!(many && c->crowded) && cluster_takes(c, c->dims.P, wide, 2, 1))
 		return cluster_forward(c, wide, 2, st);
-	if (mlp_takes(c, c->dims.P, 3 * B, 0))
+	if (many)
 		return mlp_forward(c, wide, 2, st);
 	return net_forward(c, pass, 2, &b, 0, st);
 }

@@ -98,6 +98,8 @@ enum { WEIGHTS_COST = 16 };
 /* Rows of all trials from which on one launch is faster than four, measured on an H200 with the backward pass (768 rows: 63 us a learn step
  * against 46; 1,536: 68 and 68; 3,072: 79 and 100). Down to actions blocks are larger, and most warps of the last layer's idle where rows are few. */
 enum { OUTPUTS_ENOUGH = 1536, GREEDY_ENOUGH = 2048 };
+/* In a crowd: four tiles of warpgroups. */
+enum { CROWD_ENOUGH = 256 };
 
 size_t shared_bytes(const struct mlp_args *x, int b, int eights)
 {
@@ -229,7 +231,9 @@ int mlp_takes(struct cuda_exec *c, int trials, int rows, int greedy)
 {
 	struct mlp_args x;
 
-	if (c->sync || !cuda_wide((long)trials * rows >= (greedy ? GREEDY_ENOUGH : OUTPUTS_ENOUGH)))
+	const int enough = greedy ? GREEDY_ENOUGH : c->crowded && cuda_warpgroups(c) ? CROWD_ENOUGH : OUTPUTS_ENOUGH;
+
+	if (c->sync || !cuda_wide((long)trials * rows >= enough))
 		return 0;
 	if ((greedy && !eights_of(c->dims.NA)) || !describe(c, greedy, &x))
 		return 0;
