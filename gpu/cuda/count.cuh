@@ -45,7 +45,7 @@ static __device__ __forceinline__ void cuda_means(const struct cuda_end_args &x,
 	double sum[CUDA_MEANS] = {};
 
 #pragma unroll 4
-	for (int j = threadIdx.x; j < B && threadIdx.x < CUDA_SUM_THREADS; j += CUDA_SUM_THREADS) {
+	for (int j = threadIdx.x < CUDA_SUM_THREADS ? threadIdx.x : B; j < B; j += CUDA_SUM_THREADS) {
 		const float w = weight[j];
 
 		sum[0] += error[j], sum[1] += w, sum[2] += q[j], sum[3] += edge[j], sum[4] += (double)w * ce[j];
@@ -70,61 +70,48 @@ static __device__ __forceinline__ void cuda_means(const struct cuda_end_args &x,
 }
 
 /* What a lane of the first warp adds to its accumulator, or leaves there: num / den, one division for all of them. Counters of the clock are
- * taken by the lanes behind. All is asked for together. */
-enum { END_COUNTERS = 4 };
-static_assert((int)DQN_ACC_COUNT + END_COUNTERS <= 32, "a lane each");
-struct ending { double now, own; int64_t *counter; int64_t count; };
+ * taken by the lanes behind. Chosen without branches: twenty of them, one behind the other, were 6 us. */
+enum { END_STEP = DQN_ACC_COUNT, END_APPLIED, END_SKIPPED, END_RUN, END_LANES };
+static_assert(END_LANES <= 32, "a lane each");
+#define END_LAST (1u << ACC_LR | 1u << ACC_BETA | 1u << ACC_STORED | 1u << ACC_DZ | 1u << ACC_CAPACITY)
+#define END_ADDS (1u << ACC_LOSS | 1u << ACC_ERROR | 1u << ACC_WEIGHT | 1u << ACC_Q | 1u << ACC_EDGE | 1u << ACC_GRAD_NORM | 1u << ACC_CLIPPED | 1u << ACC_TOTAL_P)
+#define END_ALL (END_LAST | END_ADDS | 1u << ACC_STEPS | 1u << ACC_SKIPPED | 1u << ACC_GRAD_NORM_MAX)
+struct ending { double now, num, den; int64_t count; };
+
+static __device__ __forceinline__ int64_t *end_counter(struct dqn_clock *c, int lane)
+{
+	return lane == END_APPLIED ? &c->applied : lane == END_SKIPPED ? &c->skipped : lane == END_RUN ? &c->skipped_run : &c->step;
+}
 
 static __device__ __forceinline__ struct ending end_look(const struct cuda_end_args &x, struct dqn_clock *c, int lane)
 {
 	const int z = blockIdx.z;
-	const double *mean = (const double *)((const char *)x.sums + z * x.sums_trial), *from = NULL;
-	const int64_t C = x.update.C;
+	const int64_t C = x.update.C, stored = c->stored;
+	const double *mean = (const double *)((const char *)x.sums + z * x.sums_trial), *loss = x.part ? mean + 4 : &c->loss;
+	const double *from = lane == ACC_BETA ? &c->beta : lane == ACC_ERROR ? mean : lane == ACC_WEIGHT ? mean + 1 : lane == ACC_Q ? mean + 2 :
+	                     lane == ACC_EDGE ? mean + 3 : lane == ACC_LOSS ? loss : &c->lr;
+	const double width = c->v_max - c->v_min, total = (double)x.update.tree[(size_t)z * 2 * C + 1];
 	struct ending e = {};
-	double num = 1.0, den = 1.0;
 
-	switch (lane) {
-	case ACC_LR: from = &c->lr; break;
-	case ACC_BETA: from = &c->beta; break;
-	case ACC_ERROR: from = mean; break;
-	case ACC_WEIGHT: from = mean + 1; break;
-	case ACC_Q: from = mean + 2; break;
-	case ACC_EDGE: from = mean + 3; break;
-	case ACC_LOSS: from = x.part ? mean + 4 : &c->loss; break;
-	case ACC_STORED: num = (double)c->stored; break;
-	case ACC_CAPACITY: num = (double)C; break;
-	case ACC_DZ: num = c->v_max - c->v_min, den = x.NA - 1; break;
-	case ACC_TOTAL_P: num = (double)x.update.tree[(size_t)z * 2 * C + 1], den = (double)(c->stored < C ? c->stored : C); break;
-	case DQN_ACC_COUNT: e.counter = &c->step; break;
-	case DQN_ACC_COUNT + 1: e.counter = &c->applied; break;
-	case DQN_ACC_COUNT + 2: e.counter = &c->skipped; break;
-	case DQN_ACC_COUNT + 3: e.counter = &c->skipped_run; break;
-	}
-	if (lane < DQN_ACC_COUNT)
-		e.now = x.acc[(size_t)z * DQN_ACC_COUNT + lane];
-	if (from)
-		num = *from;
-	if (e.counter)
-		e.count = *e.counter;
-	e.own = num / den;
+	e.num = *from;
+	e.num = lane == ACC_STEPS || lane == ACC_SKIPPED ? 1.0 : lane == ACC_STORED ? (double)stored : lane == ACC_CAPACITY ? (double)C : lane == ACC_DZ ? width :
+	        lane == ACC_TOTAL_P ? total : e.num;
+	e.den = lane == ACC_DZ ? (double)(x.NA - 1) : lane == ACC_TOTAL_P ? (double)(stored < C ? stored : C) : 1.0;
+	e.count = *end_counter(c, lane);
+	e.now = x.acc[(size_t)z * DQN_ACC_COUNT + min(lane, DQN_ACC_COUNT - 1)];
 	return e;
 }
 
-static __device__ __forceinline__ void end_leave(const struct ending &e, double *acc, int lane, bool skip)
+static __device__ __forceinline__ void end_leave(const struct ending &e, struct dqn_clock *c, double *acc, int lane, bool skip)
 {
-	switch (lane) {
-	case ACC_LR: case ACC_BETA: case ACC_STORED: case ACC_DZ: case ACC_CAPACITY: acc[lane] = e.own; return; /* the last values */
-	case ACC_STEPS: acc[lane] = e.now + 1.0; return;
-	case ACC_SKIPPED: acc[lane] = e.now + skip; return;
-	case ACC_GRAD_NORM_MAX: acc[lane] = skip ? e.now : fmax(e.now, e.own); return;
-	case ACC_LOSS: case ACC_ERROR: case ACC_WEIGHT: case ACC_Q: case ACC_EDGE: case ACC_GRAD_NORM: case ACC_CLIPPED: case ACC_TOTAL_P:
-		acc[lane] = skip ? e.now : e.now + e.own;
-		return;
-	case DQN_ACC_COUNT: *e.counter = e.count + 1; return;
-	case DQN_ACC_COUNT + 1: *e.counter = e.count + !skip; return;
-	case DQN_ACC_COUNT + 2: *e.counter = e.count + skip; return;
-	case DQN_ACC_COUNT + 3: *e.counter = skip ? e.count + 1 : 0; return;
-	}
+	const unsigned mine = lane < 32 ? 1u << lane : 0;
+	const bool last = END_LAST & mine, adds = lane == ACC_STEPS || (lane == ACC_SKIPPED ? skip : (END_ADDS & mine) && !skip);
+	const double own = e.num / e.den, most = skip ? e.now : fmax(e.now, own);
+
+	if (END_ALL & mine)
+		acc[lane] = last ? own : lane == ACC_GRAD_NORM_MAX ? most : adds ? e.now + own : e.now;
+	if (lane >= END_STEP && lane < END_LANES)
+		*end_counter(c, lane) = lane == END_STEP ? e.count + 1 : lane == END_APPLIED ? e.count + !skip : lane == END_SKIPPED ? e.count + skip : skip ? e.count + 1 : 0;
 }
 
 /* Guard, leaves back when the step is skipped, accumulators, counters, by a block of CUDA_SUM_THREADS. */
@@ -140,18 +127,18 @@ static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args 
 		norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
 		skip = !isfinite(norm) || c->skipped_run >= DQN_SKIP_LIMIT;
 		if (lane == ACC_LOSS)
-			cuda_guard(c, norm, e.own);
+			cuda_guard(c, norm, e.num);
 	} else {
 		norm = c->grad_norm, skip = c->skip;
 	}
 	if (lane == ACC_GRAD_NORM || lane == ACC_GRAD_NORM_MAX)
-		e.own = norm;
+		e.num = norm;
 	if (lane == ACC_CLIPPED)
-		e.own = cuda_grad_scale(norm, c->max_grad_norm) < 1.f;
+		e.num = cuda_grad_scale(norm, c->max_grad_norm) < 1.f;
 	__syncthreads(); /* everybody has read skipped_run */
 	if (skip)
 		cuda_put_back(x.update);
-	end_leave(e, x.acc + (size_t)z * DQN_ACC_COUNT, lane, skip);
+	end_leave(e, c, x.acc + (size_t)z * DQN_ACC_COUNT, lane, skip);
 }
 
 #endif
