@@ -4,8 +4,8 @@
  * panels B as dhead, and its product with the head's hidden layer is added to dh2, which stays in registers until the last head; then dh2 -> A,
  * dh1 -> B. What relu let through is copied to where a layer's results will lie, which take its place. A panel is 64 columns: ROWS rows of 128
  * bytes, as the instruction wants them. Weights come through one ring of stages (64 of k, 256 columns) that runs on from layer to layer and
- * from tile to tile; the products of two steps may be under way, so a stage is overwritten two steps after it was read. One warpgroup more
- * does nothing but copies, for an instruction of a warp takes about eight clocks: what is no stage of weights joins the group of the next. */
+ * from tile to tile; the products of two steps may be under way, so a stage is overwritten two steps after it was read. What else is copied
+ * joins the group of the next stage. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/copy.cuh"
@@ -16,10 +16,7 @@ namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { UNIT = 64, UNITS = 4, HEAD_UNITS = 2, THREADS = 256, COPIERS = 128, HEADS = 1 + FH_BRANCH_MAX, PRODUCTS = 2 * HEADS + 1 };
-/* Registers of a thread that multiplies, and of one that copies: a block begins with 168 each. */
-enum { REGISTERS = 224, COPIER_REGISTERS = 56 };
-static_assert(COPIER_REGISTERS * COPIERS + REGISTERS * THREADS <= 168 * (COPIERS + THREADS), "more registers there never are");
+enum { UNIT = 64, UNITS = 4, HEAD_UNITS = 2, THREADS = 256, HEADS = 1 + FH_BRANCH_MAX, PRODUCTS = 2 * HEADS + 1 };
 enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
 
 /* A block: DOWN warpgroups of 64 rows below each other, ACROSS beside each other that divide the columns, a ring of STAGES. */
@@ -46,18 +43,17 @@ struct group_args {
 };
 static_assert(sizeof(struct group_args) <= 4096, "kernel arguments");
 
-/* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns of every 16th row of every unit of a stage. */
+/* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns of every 32nd row of every unit of a stage. */
 struct feed {
 	int tile, section;
 	int left, columns, ld; /* rows of the sum from this thread's first one on; its columns in the first unit and behind; of a row */
 	const bf16 *from;
 };
-__device__ __forceinline__ int copier() { return threadIdx.x % COPIERS; }
 
 __device__ __forceinline__ void feed_section(struct feed &f, const struct group_args &x)
 {
 	const struct product &q = x.product[f.section];
-	const int row = copier() / 8, col = copier() % 8 * 8;
+	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
 
 	f.left = q.k - row, f.columns = q.n - col, f.ld = q.n;
 	f.from = x.weight + f.tile / x.tiles * x.params + q.w + (size_t)row * q.n + col;
@@ -67,20 +63,16 @@ __device__ __forceinline__ void feed_section(struct feed &f, const struct group_
 __device__ __forceinline__ void feed_next(struct feed &f, const struct group_args &x, ptx_shared place)
 {
 	if (f.tile < x.tiles * x.trials) {
-		const bool whole = f.left > 48 && f.columns > (UNITS - 1) * UNIT;
+		const bf16 *lower = f.from + 32 * f.ld;
 #pragma unroll
-		for (int r = 0; r < GROUP_DEEP; r += 16, f.from += 16 * f.ld)
-#pragma unroll
-			for (int u = 0; u < UNITS; u++) {
-				const ptx_shared to = place + u * GROUP_UNIT + r * PTX_OPERAND_ROW;
-
-				if (whole)
-					ptx_copy16_if(to, f.from + u * UNIT, 1);
-				else if (u * UNIT < f.ld)
-					ptx_copy16_if(to, f.from + u * UNIT, f.columns > u * UNIT && f.left > r);
+		for (int u = 0; u < UNITS; u++)
+			if (u * UNIT < f.ld) {
+				ptx_copy16_if(place + u * GROUP_UNIT, f.from + u * UNIT, f.columns > u * UNIT && f.left > 0);
+				ptx_copy16_if(place + u * GROUP_UNIT + GROUP_UNIT / 2, lower + u * UNIT, f.columns > u * UNIT && f.left > 32);
 			}
+		f.from = lower + 32 * f.ld;
 		f.left -= GROUP_DEEP;
-		if (f.left + copier() / 8 <= 0) {
+		if (f.left + (int)threadIdx.x / 8 <= 0) {
 			if (++f.section == 2 * x.heads + 1)
 				f.section = 0, f.tile += gridDim.x;
 			if (f.tile < x.tiles * x.trials)
@@ -93,34 +85,31 @@ __device__ __forceinline__ void feed_next(struct feed &f, const struct group_arg
 /* Rows of a tile from memory to panels, columns [g, g + n), zeros behind as far as units reach and below the last row. In the next group. */
 template <typename Team> __device__ __forceinline__ void load_rows(char *to, const bf16 *from, int ld, const struct columns &q, int valid)
 {
-	const int row = copier() / 8, col = copier() % 8 * 8;
+	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
 
 	from += q.g;
 #pragma unroll 1
-	for (int u = 0; u * UNIT < q.n; u++) {
-		const int left = copy_left(q.n, u * UNIT + col);
-		const ptx_shared place = ptx_shared_at(to + u * Team::PANEL + ptx_operand_place(row, col / 8)); /* 16 rows on the order is the same */
-		const bf16 *g = from + (size_t)row * ld + u * UNIT + col;
+	for (int u = 0; u * UNIT < q.n; u++)
 #pragma unroll 2
-		for (int r = row; r < Team::ROWS; r += COPIERS / 8, g += COPIERS / 8 * ld)
-			ptx_copy16(place + (r - row) * PTX_OPERAND_ROW, r < valid && left ? g : from, r < valid ? 2 * left : 0);
-	}
+		for (int r = row; r < Team::ROWS; r += THREADS / 8) {
+			const int left = r < valid ? copy_left(q.n, u * UNIT + col) : 0;
+
+			ptx_copy16(ptx_shared_at(to + u * Team::PANEL + ptx_operand_place(r, col / 8)), left ? from + (size_t)r * ld + u * UNIT + col : from, 2 * left);
+		}
 }
 
 /* A layer's results from panels to memory, 16 bytes at a time. */
 template <typename Team> __device__ __forceinline__ void keep_rows(const char *from, bf16 *to, int ld, const struct columns &q, int valid)
 {
-	const int row = copier() / 8, col = copier() % 8 * 8;
+	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
 
 	to += q.g;
 #pragma unroll 1
-	for (int u = 0; u * UNIT + col < q.g_n; u++) {
-		const char *at = from + u * Team::PANEL + ptx_operand_place(row, col / 8);
-		bf16 *g = to + (size_t)row * ld + u * UNIT + col;
-#pragma unroll 2
-		for (int r = row; r < valid; r += COPIERS / 8, g += COPIERS / 8 * ld, at += COPIERS / 8 * PTX_OPERAND_ROW)
-			*(uint4 *)g = *(const uint4 *)at;
-	}
+	for (int u = 0; u * UNIT < q.g_n; u++)
+		if (u * UNIT + col < q.g_n)
+#pragma unroll 4
+			for (int r = row; r < valid; r += THREADS / 8)
+				*(uint4 *)(to + (size_t)r * ld + u * UNIT + col) = *(const uint4 *)(from + u * Team::PANEL + ptx_operand_place(r, col / 8));
 }
 
 /* Results of `units` units to where their activations are, which say what relu let through. to: the warp's first row in the warpgroup's first
@@ -149,109 +138,53 @@ template <typename Team, int MINE> __device__ __forceinline__ void keep(const fl
 
 __device__ __forceinline__ int units_in(const struct columns &q) { return (q.n + UNIT - 1) / UNIT; }
 
-template <typename Team> __global__ void __launch_bounds__(THREADS + COPIERS, 1) k_back_group(const __grid_constant__ struct group_args x)
+template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back_group(const __grid_constant__ struct group_args x)
 {
 #ifdef PTX_WARPGROUPS
 	enum { STAGES = Team::STAGES, AHEAD = Team::AHEAD, TRUNK = Team::TRUNK, HEAD = Team::HEAD, PANEL = Team::PANEL };
 	PTX_SHARED(char, shared);
 	char *ring = shared + (Team::ALIGN - ptx_shared_at(shared) % Team::ALIGN) % Team::ALIGN, *const pa = ring + STAGES * Team::STAGE, *const pb = pa + UNITS * PANEL;
 	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), group = warp / 4; /* a warp agrees on them */
-	const ptx_shared ring_at = ptx_shared_at(ring);
-	auto act = [&](int layer, int z, int first) { return (const bf16 *)((const char *)x.act[layer] + z * x.act_trial[layer]) + (size_t)first * x.ld[layer]; };
-	auto d = [&](int layer, int z, int first) { return (bf16 *)((char *)x.d[layer] + z * x.d_trial[layer]) + (size_t)first * x.ld[layer]; };
-	auto meet = [&]() { __syncthreads(); };
-
-	if (warp >= THREADS / 32) {
-		ptx_group_registers_down<COPIER_REGISTERS>();
-		const ptx_shared place = ring_at + ptx_operand_place(copier() / 8, copier() % 8);
-		struct feed f = {};
-		int next = AHEAD;
-
-		f.tile = blockIdx.x;
-		feed_section(f, x);
-#pragma unroll 1
-		for (int i = 0; i < AHEAD; i++) /* weights: no launch just before writes them */
-			feed_next(f, x, place + i * Team::STAGE);
-		cuda_wait_before();
-		cuda_let_next();
-		/* What the others do in steps of so many columns. all: what else was copied is there with the first. kept: a layer whose results
-		 * they have just left there, which leave behind the first step. */
-		int z, first, valid;
-		auto bring = [&](int k, bool all, const char *from, int kept, const struct columns &q) {
-			bool begin = true;
-#pragma unroll 1
-			for (; k > 0; k -= GROUP_DEEP, begin = false) {
-				if (all && begin)
-					ptx_copy_wait<0>();
-				else
-					ptx_copy_wait<AHEAD - 1>();
-				ptx_operands_written();
-				meet();
-				feed_next(f, x, place + next * Team::STAGE);
-				next = next + 1 == STAGES ? 0 : next + 1;
-				if (from && begin)
-					keep_rows<Team>(from, d(kept, z, first), x.ld[kept], q, valid);
-			}
-		};
-		auto load_out = [&](int id, int h) {
-			const int at = id % x.tiles * Team::ROWS;
-
-			load_rows<Team>(pa, (const bf16 *)((const char *)x.dout + id / x.tiles * x.dout_trial) + (size_t)at * x.ldo, x.ldo, x.out[h], min((int)Team::ROWS, x.rows - at));
-		};
-		load_out(blockIdx.x, 0);
-#pragma unroll 1
-		for (int id = blockIdx.x; id < x.tiles * x.trials; id += gridDim.x) {
-			z = id / x.tiles, first = id % x.tiles * Team::ROWS, valid = min((int)Team::ROWS, x.rows - first);
-
-			meet();
-			load_rows<Team>(pb, act(TO_HEAD, z, first), x.ld[TO_HEAD], x.head[0], valid);
-			ptx_copy_commit();
-#pragma unroll 1
-			for (int h = 0; h < x.heads; h++) {
-				bring(x.out[h].n, true, nullptr, 0, x.h2);
-				meet();
-				if (h + 1 < x.heads) {
-					load_out(id, h + 1);
-					load_rows<Team>(pb + (h + 1) % 2 * HEAD_UNITS * PANEL, act(TO_HEAD, z, first), x.ld[TO_HEAD], x.head[h + 1], valid);
-				} else {
-					load_rows<Team>(pa, act(TO_H2, z, first), x.ld[TO_H2], x.h2, valid);
-				}
-				bring(x.head[h].n, false, pb + h % 2 * HEAD_UNITS * PANEL, TO_HEAD, x.head[h]);
-			}
-			ptx_copy_wait<0>();
-			meet();
-			load_rows<Team>(pb, act(TO_H1, z, first), x.ld[TO_H1], x.h1, valid);
-			bring(x.h2.n, false, pa, TO_H2, x.h2);
-			ptx_copy_wait<0>();
-			meet();
-			if (id + (int)gridDim.x < x.tiles * x.trials)
-				load_out(id + gridDim.x, 0);
-			meet();
-			keep_rows<Team>(pb, d(TO_H1, z, first), x.ld[TO_H1], x.h1, valid);
-		}
-		ptx_copy_wait<0>();
-		return;
-	}
 	const int down = group % Team::DOWN, across = group / Team::DOWN, row = down * 64 + warp % 4 * 16; /* the warp's first */
+	const ptx_shared ring_at = ptx_shared_at(ring), place = ring_at + ptx_operand_place(threadIdx.x / 8, threadIdx.x % 8);
 	const ptx_shared a_at = ptx_shared_at(pa) + down * 64 * PTX_OPERAND_ROW, b_at = ptx_shared_at(pb) + down * 64 * PTX_OPERAND_ROW;
-	int slot = 0; /* the step's stage */
+	struct feed f = {};
+	int slot = 0, next = AHEAD; /* stage of the step, of the copies */
 
+	f.tile = blockIdx.x;
+	feed_section(f, x);
+#pragma unroll 1
+	for (int i = 0; i < AHEAD; i++) /* weights: no launch just before writes them */
+		feed_next(f, x, place + i * Team::STAGE);
 	cuda_wait_before();
 	cuda_let_next();
-	ptx_group_registers_up<REGISTERS>();
-	/* A step: its stage is there for all, and the products of the step before the last are through. written: panels, just before. */
-	auto begin_step = [&](bool written) {
-		if (written)
-			ptx_operands_written();
-		meet();
+	/* A step: its stage is there for all, and the products of the step before the last are through. all: what else was copied, too. */
+	auto begin_step = [&](bool all) {
+		if (all)
+			ptx_copy_wait<0>();
+		else
+			ptx_copy_wait<AHEAD - 1>();
+		ptx_operands_written();
+		__syncthreads();
 	};
-	auto end_step = [&]() { slot = slot + 1 == STAGES ? 0 : slot + 1; };
+	auto end_step = [&]() {
+		feed_next(f, x, place + next * Team::STAGE);
+		next = next + 1 == STAGES ? 0 : next + 1;
+		slot = slot + 1 == STAGES ? 0 : slot + 1;
+	};
 #pragma unroll 1
 	for (int id = blockIdx.x; id < x.tiles * x.trials; id += gridDim.x) {
+		const int z = id / x.tiles, first = id % x.tiles * Team::ROWS, valid = min((int)Team::ROWS, x.rows - first);
+		const bf16 *dout = (const bf16 *)((const char *)x.dout + z * x.dout_trial) + (size_t)first * x.ldo;
+		auto act = [&](int layer) { return (const bf16 *)((const char *)x.act[layer] + z * x.act_trial[layer]) + (size_t)first * x.ld[layer]; };
+		auto d = [&](int layer) { return (bf16 *)((char *)x.d[layer] + z * x.d_trial[layer]) + (size_t)first * x.ld[layer]; };
 		const int trunk2 = min(units_in(x.h2) - across * TRUNK, (int)TRUNK), trunk1 = min(units_in(x.h1) - across * TRUNK, (int)TRUNK); /* a warpgroup's units */
 		float acc[TRUNK * 8][4] = {};
 
-		meet(); /* the panels are free */
+		__syncthreads(); /* the panels are free */
+		load_rows<Team>(pa, dout, x.ldo, x.out[0], valid);
+		load_rows<Team>(pb, act(TO_HEAD), x.ld[TO_HEAD], x.head[0], valid);
+		ptx_copy_commit();
 #pragma unroll 1
 		for (int h = 0; h < x.heads; h++) {
 			const int half = h % 2 * HEAD_UNITS * PANEL, units = min(units_in(x.head[h]) - across * HEAD, (int)HEAD);
@@ -259,24 +192,34 @@ template <typename Team> __global__ void __launch_bounds__(THREADS + COPIERS, 1)
 
 #pragma unroll 1
 			for (int k = 0; k < x.out[h].n; k += GROUP_DEEP) {
-				begin_step(false);
+				begin_step(k == 0);
 				group_multiply_some<8, HEAD, HEAD * 8, 0, 1>(head, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * HEAD * GROUP_UNIT, units);
 				end_step();
 				ptx_group_wait<1, HEAD * 8>(head);
 			}
 			ptx_group_wait<0, HEAD * 8>(head);
-			meet(); /* A and the other half of B are free */
+			__syncthreads(); /* A and the other half of B are free */
+			if (h + 1 < x.heads) {
+				load_rows<Team>(pa, dout, x.ldo, x.out[h + 1], valid);
+				load_rows<Team>(pb + HEAD_UNITS * PANEL - half, act(TO_HEAD), x.ld[TO_HEAD], x.head[h + 1], valid);
+			} else {
+				load_rows<Team>(pa, act(TO_H2), x.ld[TO_H2], x.h2, valid);
+			}
 			keep<Team, HEAD>(head, pb + half + across * HEAD * PANEL + row * PTX_OPERAND_ROW, units);
 #pragma unroll 1
 			for (int k = 0; k < x.head[h].n; k += GROUP_DEEP) {
-				begin_step(k == 0);
+				begin_step(false);
 				group_multiply_some<8, TRUNK, TRUNK * 8, 0, 1>(acc, 0, b_at + half + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk2);
 				end_step();
+				if (k == 0)
+					keep_rows<Team>(pb + half, d(TO_HEAD), x.ld[TO_HEAD], x.head[h], valid);
 				ptx_group_wait<1, TRUNK * 8>(acc);
 			}
 			ptx_group_wait<0, TRUNK * 8>(acc); /* else the assembler waits for every product: those of the next head have another target */
 		}
-		meet(); /* activations of h2 are there, B is free */
+		ptx_copy_wait<0>();
+		__syncthreads(); /* activations of h2 are there, B is free */
+		load_rows<Team>(pb, act(TO_H1), x.ld[TO_H1], x.h1, valid);
 		keep<Team, TRUNK>(acc, pa + across * TRUNK * PANEL + row * PTX_OPERAND_ROW, trunk2);
 #pragma unroll
 		for (int j = 0; j < TRUNK * 8; j++)
@@ -285,15 +228,19 @@ template <typename Team> __global__ void __launch_bounds__(THREADS + COPIERS, 1)
 				acc[j][e] = 0.f;
 #pragma unroll 1
 		for (int k = 0; k < x.h2.n; k += GROUP_DEEP) {
-			begin_step(k == 0);
+			begin_step(false);
 			group_multiply_some<8, TRUNK, TRUNK * 8, 0, 1>(acc, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk1);
 			end_step();
+			if (k == 0)
+				keep_rows<Team>(pa, d(TO_H2), x.ld[TO_H2], x.h2, valid);
 			ptx_group_wait<1, TRUNK * 8>(acc);
 		}
 		ptx_group_wait<0, TRUNK * 8>(acc);
-		meet(); /* activations of h1 are there */
+		ptx_copy_wait<0>();
+		__syncthreads(); /* activations of h1 are there */
 		keep<Team, TRUNK>(acc, pb + across * TRUNK * PANEL + row * PTX_OPERAND_ROW, trunk1);
-		meet(); /* which the others take to memory */
+		__syncthreads();
+		keep_rows<Team>(pb, d(TO_H1), x.ld[TO_H1], x.h1, valid);
 	}
 #endif
 }
@@ -349,7 +296,7 @@ template <typename Team> cudaError_t launch(struct cuda_exec *c, struct group_ar
 	if (e != cudaSuccess)
 		return e;
 	x->tiles = cuda_tiles(x->rows, Team::ROWS);
-	return cuda_launch(c, k_back_group<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS + COPIERS, (size_t)Team::BYTES, *x);
+	return cuda_launch(c, k_back_group<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, (size_t)Team::BYTES, *x);
 }
 
 } // namespace

@@ -17,13 +17,11 @@ namespace {
 /* A block: DOWN warpgroups of 64 rows each below each other, ACROSS beside each other that divide a chunk's units, a ring of STAGES. */
 template <int DOWN_, int ACROSS_, int STAGES_> struct crew {
 	enum { DOWN = DOWN_, ACROSS = ACROSS_, STAGES = STAGES_, AHEAD = STAGES - 2, ROWS = DOWN * 64, MINE = UNITS / ACROSS, NJ = MINE * UNIT / 8 };
-	enum { DEEP = GROUP_DEEP, PANEL = ROWS * PTX_OPERAND_ROW, STAGE = UNITS * UNIT * PTX_OPERAND_ROW, ALIGN = PTX_OPERAND_EIGHT };
+	enum { DEEP = 64, PANEL = ROWS * PTX_OPERAND_ROW, STAGE = UNITS * UNIT * PTX_OPERAND_ROW, ALIGN = PTX_OPERAND_EIGHT };
 	static_assert(DOWN * ACROSS * 128 == THREADS, "a block's warps");
 };
 
-/* Threads behind the warpgroups that multiply, a warpgroup themselves; registers of one of theirs and of the others'. */
-enum { COPIERS = 128, GROUP_THREADS = THREADS + COPIERS, COPIER_REGISTERS = 72, REGISTERS = 216 };
-static_assert(COPIER_REGISTERS * COPIERS + REGISTERS * THREADS <= 168 * GROUP_THREADS, "a block begins with 168 each, more there never are");
+enum { GROUP_THREADS = THREADS }; /* of a block */
 
 /* Actions of a part, rows of a stage that an action's atoms take. */
 template <int J> struct part { enum { PER = J ? 8 * J : 8, MOST = UNITS * UNIT / PER < PICKS ? UNITS * UNIT / PER : PICKS }; };
@@ -39,43 +37,52 @@ __device__ __forceinline__ struct group_tile group_tile_of(const struct mlp_args
 	return {at / each, pass, at % each * x.height[pass]};
 }
 
-/* Where the copies of weights stand: they run ahead of the products. COPIERS threads do nothing else, for a warp executes an instruction in
- * about eight clocks, and those that multiply should execute few. A thread brings 8 columns of every 16th row of each block of rows of a
- * stage: a unit's, or with actions behind the chunks an action's. */
+/* Where the copies of weights stand (see feed in mlp_tile.cuh). A thread brings 8 columns of every 32nd row of a stage. */
 template <int J> struct group_feed {
-	enum { BLOCKS = J && (int)part<J>::MOST > (int)UNITS ? (int)part<J>::MOST : (int)UNITS };
+	enum { ROWS = UNITS * UNIT / 32 };
 	int tile, section;
-	int head, action;         /* behind the chunks: of which head, the part's first action */
-	int left, down, blocks;   /* columns of the section from this stage on; elements to the 16th row; blocks that are there */
-	int rows[BLOCKS];         /* that have weights, from this thread's first on */
-	const bf16 *from[BLOCKS]; /* this thread's next 8 columns of its first row */
+	int head, action;    /* with actions, behind the chunks: of which head, the part's first action */
+	int left;
+	unsigned there, rows; /* bit i: its i-th row is wanted; has weights */
+	int row[J ? (int)ROWS : (int)UNITS]; /* without actions: of a unit's first half */
+	int half;            /* and from there to the other half */
+	const bf16 *w;
 };
 
 template <int J> __device__ __forceinline__ void group_feed_section(struct group_feed<J> &f, const struct mlp_args &x)
 {
-	const int first = threadIdx.x % COPIERS / 8, col = threadIdx.x % 8 * 8;
-	const int z = group_tile_of(x, f.tile).z;
-	const bf16 *w = x.weight[x.pass[group_tile_of(x, f.tile).pass].target] + z * x.params + col;
+	const int first = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
 
+	f.there = f.rows = 0;
 	if (J == 0 || f.section < x.chunks) {
 		const struct mlp_chunk &q = x.chunk[f.section];
 
-		f.left = q.k, f.down = 16 * q.k, f.blocks = q.units;
+		f.left = q.k, f.half = 32 * q.k;
 #pragma unroll
 		for (int u = 0; u < UNITS; u++) {
-			f.from[u] = w + q.unit[u].w + first * q.k;
-			f.rows[u] = q.unit[u].n - first;
+			const int row = q.unit[u].w + first * q.k + col;
+
+			if constexpr (J > 0)
+				f.row[2 * u] = row, f.row[2 * u + 1] = row + f.half;
+			else
+				f.row[u] = row;
+			f.there |= (u < q.units ? 3u : 0u) << 2 * u;
+			f.rows |= (first < q.unit[u].n ? 1u : 0u) << 2 * u | (first + 32 < q.unit[u].n ? 2u : 0u) << 2 * u;
 		}
 		return;
 	}
 	if constexpr (J > 0) {
 		const struct mlp_head &q = x.head[f.head];
+		const int actions = min(q.actions - f.action, (int)part<J>::MOST);
 
-		f.left = q.k, f.down = 16 * q.k, f.blocks = min(q.actions - f.action, (int)part<J>::MOST);
+		f.left = q.k;
 #pragma unroll
-		for (int a = 0; a < part<J>::MOST; a++) {
-			f.from[a] = w + q.w + ((f.action + a) * x.atoms + first) * q.k;
-			f.rows[a] = x.atoms - first;
+		for (int i = 0; i < group_feed<J>::ROWS; i++) {
+			const int r = first + i * 32, a = r / part<J>::PER, atom = r % part<J>::PER;
+
+			f.row[i] = q.w + ((f.action + a) * x.atoms + atom) * q.k + col;
+			f.there |= (a < actions ? 1u : 0u) << i;
+			f.rows |= (a < actions && atom < x.atoms ? 1u : 0u) << i;
 		}
 	}
 }
@@ -83,56 +90,44 @@ template <int J> __device__ __forceinline__ void group_feed_section(struct group
 template <int J> __device__ __forceinline__ void group_feed_tile(struct group_feed<J> &f, const struct mlp_args &x, int id)
 {
 	f.tile = id;
+	if (id >= x.tiles * x.trials)
+		return;
 	f.section = f.head = f.action = 0;
-	if (id < x.tiles * x.trials)
-		group_feed_section<J>(f, x);
-}
-
-/* This thread's part of ROWS rows of a block. */
-template <int ROWS> __device__ __forceinline__ void group_copy_block(ptx_shared to, const bf16 *from, int down, int rows, bool in)
-{
-	enum { PASSES = (ROWS + 15) / 16 };
-
-	if (in && rows > (PASSES - 1) * 16) {
-#pragma unroll
-		for (int i = 0; i < PASSES; i++, from += down)
-			if (i * 16 + 16 <= ROWS || (threadIdx.x & 64) == 0)
-				ptx_copy16_if(to + i * 2 * PTX_OPERAND_EIGHT, from, 1);
-	} else {
-#pragma unroll
-		for (int i = 0; i < PASSES; i++, from += down)
-			if (i * 16 + 16 <= ROWS || (threadIdx.x & 64) == 0)
-				ptx_copy16_if(to + i * 2 * PTX_OPERAND_EIGHT, from, in && i * 16 < rows);
-	}
+	const struct group_tile t = group_tile_of(x, id);
+	f.w = x.weight[x.pass[t.pass].target] + t.z * x.params;
+	group_feed_section<J>(f, x);
 }
 
 /* Asks for the next stage, always a group. place: of this thread's first 8 columns in the stage. */
 template <int J> __device__ __forceinline__ void group_feed_next(struct group_feed<J> &f, const struct mlp_args &x, ptx_shared place)
 {
 	if (f.tile < x.tiles * x.trials) {
-		const bool in = (int)threadIdx.x % 8 * 8 < f.left, heads = J > 0 && f.section == x.chunks;
+		const unsigned rows = (int)threadIdx.x % 8 * 8 < f.left ? f.rows : 0;
 #pragma unroll
-		for (int b = 0; b < group_feed<J>::BLOCKS; b++)
-			if (b < f.blocks) {
-				if (heads)
-					group_copy_block<J ? 8 * J : 8>(place + b * J * PTX_OPERAND_EIGHT, f.from[b], f.down, f.rows[b], in);
-				else
-					group_copy_block<UNIT>(place + b * GROUP_UNIT, f.from[b], f.down, f.rows[b], in);
-				f.from[b] += GROUP_DEEP;
-			}
-		f.left -= GROUP_DEEP;
-		if (f.left <= 0) {
-			bool end;
+		for (int i = 0; i < group_feed<J>::ROWS; i++) {
+			const bf16 *from = f.w + (J ? f.row[J ? i : 0] : f.row[J ? 0 : i / 2] + (i % 2 ? f.half : 0));
 
-			if (heads) { /* part by part */
+			if (f.there & 1u << i)
+				ptx_copy16_if(place + i * 32 * PTX_OPERAND_ROW, from, rows & 1u << i);
+		}
+#pragma unroll
+		for (int i = 0; i < (J ? (int)group_feed<J>::ROWS : (int)UNITS); i++)
+			f.row[i] += 64;
+		f.left -= 64;
+		if (f.left <= 0) {
+			bool section = true;
+
+			if (J > 0 && f.section == x.chunks) { /* heads: part by part */
 				f.action += part<J>::MOST;
-				if (f.action >= x.head[f.head].actions)
+				section = f.action >= x.head[f.head].actions;
+				if (section)
 					f.action = 0, f.head++;
-				end = f.head > x.branches;
+				section = section && f.head > x.branches;
 			} else {
-				end = ++f.section == x.chunks && J == 0;
+				f.section++;
+				section = J == 0 && f.section == x.chunks;
 			}
-			if (end)
+			if (section)
 				group_feed_tile<J>(f, x, busy_tile(x, f.tile + gridDim.x));
 			else
 				group_feed_section<J>(f, x);
@@ -205,7 +200,7 @@ template <typename Team> __device__ __forceinline__ void group_keep_rows(const s
 	}
 }
 
-template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS, 1) k_mlp_group(const __grid_constant__ struct mlp_args x)
+template <typename Team, int J> __global__ void __launch_bounds__(THREADS, 1) k_mlp_group(const __grid_constant__ struct mlp_args x)
 {
 #ifdef PTX_WARPGROUPS
 	enum { STAGES = Team::STAGES, AHEAD = Team::AHEAD, NJ = Team::NJ, MINE = Team::MINE };
@@ -215,73 +210,34 @@ template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS,
 	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), lane = threadIdx.x & 31, group = warp / 4; /* a warp agrees on them */
 	const int down = group % Team::DOWN, across = group / Team::DOWN, row = down * 64 + warp % 4 * 16; /* the warp's first */
 	const ptx_shared act_at = ptx_shared_at(act), ring_at = ptx_shared_at(ring);
-	int slot = 0; /* the step's stage */
-	auto meet = [&]() { __syncthreads(); };
+	const ptx_shared place = ring_at + ptx_operand_place(threadIdx.x / 8, threadIdx.x % 8);
+	struct group_feed<J> f = {};
+	int slot = 0, next = AHEAD; /* stage of the step, of the copies */
 
 	if (J) { /* a launch of its own kind: the weights may have been written just before */
 		cuda_wait_before();
 		cuda_let_next();
 	}
 	int id = busy_tile(x, blockIdx.x);
-	if (warp >= THREADS / 32) {
-		ptx_group_registers_down<COPIER_REGISTERS>();
-		const ptx_shared place = ring_at + ptx_operand_place(threadIdx.x % COPIERS / 8, threadIdx.x % 8);
-		struct group_feed<J> f = {};
-		int next = AHEAD;
-
-		group_feed_tile<J>(f, x, id);
+	group_feed_tile<J>(f, x, id);
 #pragma unroll 1
-		for (int i = 0; i < AHEAD; i++)
-			group_feed_next<J>(f, x, place + i * Team::STAGE);
-		if (!J) {
-			cuda_wait_before();
-			cuda_let_next();
-		}
-		auto bring = [&](int k) { /* what the others do in steps of so many columns */
-#pragma unroll 1
-			for (; k > 0; k -= GROUP_DEEP) {
-				ptx_copy_wait<AHEAD - 1>();
-				ptx_operands_written();
-				meet();
-				group_feed_next<J>(f, x, place + next * Team::STAGE);
-				next = next + 1 == STAGES ? 0 : next + 1;
-			}
-		};
-#pragma unroll 1
-		for (; id < x.tiles * x.trials; id = busy_tile(x, id + gridDim.x)) {
-			meet();
-#pragma unroll 1
-			for (int section = 0; section < x.chunks; section++) {
-				const int k = x.chunk[section].k;
-
-				bring(k);
-				if (J || x.chunk[section].to != TO_OUT || k <= GROUP_DEEP)
-					meet();
-			}
-			if constexpr (J > 0)
-#pragma unroll 1
-				for (int h = 0; h <= x.branches; h++) {
-#pragma unroll 1
-					for (int from = 0; from < x.head[h].actions; from += part<J>::MOST)
-						bring(x.head[h].k);
-					meet();
-				}
-		}
-		ptx_copy_wait<0>();
-		return;
-	}
+	for (int i = 0; i < AHEAD; i++)
+		group_feed_next<J>(f, x, place + i * Team::STAGE);
 	if (!J) {
 		cuda_wait_before();
 		cuda_let_next();
 	}
-	ptx_group_registers_up<REGISTERS>();
 	/* A step: its stage is there for all, and the products of the step before the last are through. */
-	auto begin_step = [&](bool written) { /* written: hidden columns, just before */
-		if (written)
-			ptx_operands_written();
-		meet();
+	auto begin_step = [&]() {
+		ptx_copy_wait<AHEAD - 1>();
+		ptx_operands_written();
+		__syncthreads();
 	};
-	auto end_step = [&]() { slot = slot + 1 == STAGES ? 0 : slot + 1; };
+	auto end_step = [&]() {
+		group_feed_next<J>(f, x, place + next * Team::STAGE);
+		next = next + 1 == STAGES ? 0 : next + 1;
+		slot = slot + 1 == STAGES ? 0 : slot + 1;
+	};
 #pragma unroll 1
 	for (; id < x.tiles * x.trials; id = busy_tile(x, id + gridDim.x)) {
 		const struct group_tile t = group_tile_of(x, id);
@@ -290,7 +246,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS,
 		const bool idle = down * 64 >= valid; /* this warpgroup, of a tile of few rows */
 		const float *bias = x.bias[p.target] + z * x.params;
 
-		meet(); /* the hidden columns are free */
+		__syncthreads(); /* the hidden columns are free */
 		load_states(x, (x.sd + UNIT - 1) / UNIT * UNIT, height, z, p.x_row + first, valid, [&](int r, int c) { return (bf16 *)hidden_at<Team>(act, r, x.trunk + c); });
 		ptx_copy_commit();
 		ptx_copy_wait<0>();
@@ -305,7 +261,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS,
 
 #pragma unroll 1
 			for (int k = 0; k < q.k; k += Team::DEEP) {
-				begin_step(k == 0);
+				begin_step();
 				group_multiply_some<8, MINE, NJ, 0, 0>(acc, 0, a + k / UNIT * Team::PANEL, b + slot * Team::STAGE, units);
 				end_step();
 				if (k == 0) {
@@ -320,7 +276,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS,
 			}
 			ptx_group_wait<0, NJ>(acc);
 			if (!out || q.k <= Team::DEEP)
-				meet(); /* nobody reads any more what is written now, and biases are there */
+				__syncthreads(); /* nobody reads any more what is written now, and biases are there */
 			if (units <= 0)
 				continue;
 			if (!out) {
@@ -351,7 +307,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS,
 
 #pragma unroll 1
 					for (int k = 0; k < q.k; k += Team::DEEP) {
-						begin_step(k == 0);
+						begin_step();
 						group_multiply_some<J, LEFT, PICKS * J, 0, 0>(acc, FROM * J, a + k / UNIT * Team::PANEL, ring_at + slot * Team::STAGE, actions);
 						end_step();
 						if (k == 0)
@@ -365,7 +321,7 @@ template <typename Team, int J> __global__ void __launch_bounds__(GROUP_THREADS,
 				if constexpr ((int)PICKS > (int)MOST)
 					if (q.actions > MOST)
 						take_part(part_from<MOST>());
-				meet(); /* biases are there, and nobody reads the value head's columns any more */
+				__syncthreads(); /* biases are there, and nobody reads the value head's columns any more */
 				add_bias<J>(acc, shared_bias, q.actions);
 				if (h == 0) {
 #pragma unroll

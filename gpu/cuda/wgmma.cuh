@@ -74,19 +74,6 @@ __device__ __forceinline__ ptx_operand ptx_operand_at(ptx_shared at, unsigned ap
 		PTX_GROUP_CASE(35, what);  \
 	} while (0)
 
-/* This warpgroup's threads take or give up registers: a multiple of 8, of which a launch's warpgroups together have no more than before. */
-template <int N> __device__ __forceinline__ void ptx_group_registers_up()
-{
-#ifdef PTX_WARPGROUPS
-	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-template <int N> __device__ __forceinline__ void ptx_group_registers_down()
-{
-#ifdef PTX_WARPGROUPS
-	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
 /* d may be the target of what follows: it was written by the thread itself. */
 template <int NJ> __device__ __forceinline__ void ptx_group_begin(float (*d)[4])
 {

@@ -6,8 +6,6 @@
 typedef struct { uintptr_t at; unsigned apart; } ptx_operand;
 static inline ptx_operand ptx_operand_at(ptx_shared at, unsigned apart = 0) { return {at, apart}; }
 static inline void ptx_operands_written() {}
-template <int N> static inline void ptx_group_registers_up() {}
-template <int N> static inline void ptx_group_registers_down() {}
 
 struct emu_group_mma { float (*d)[4]; ptx_operand a, b; int eights, a_t, b_t; };
 void emu_group_mma_op(void *const arg[32], unsigned mask);
