@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the emulated devic
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
-OPENING_LAUNCHES = 12  # of graphs, before a job has any: gpu/cuda/prime.cu
+OPENING_LAUNCHES = 12 + 8 * 4  # of graphs, before a job has any: gpu/cuda/prime.cu
 OUT_OF_MEMORY, BAD_CONFIGURATION, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 9, 700, 719
 SMALL = fh.merge(fh.SMALL, {"learn": {"batch": 8, "warmup": 16}, "run": {"device": "cuda", "precision": "f32", "steps_per_epoch": 24,
                                                                          "report_every": 4, "validate_every": 12}})
