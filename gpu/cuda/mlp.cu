@@ -231,7 +231,7 @@ int mlp_takes(struct cuda_exec *c, int trials, int rows, int greedy)
 {
 	struct mlp_args x;
 
-	const int enough = greedy ? GREEDY_ENOUGH : c->crowded && cuda_warpgroups(c) ? CROWD_ENOUGH : OUTPUTS_ENOUGH;
+	const int enough = greedy ? (int)GREEDY_ENOUGH : c->crowded && cuda_warpgroups(c) ? (int)CROWD_ENOUGH : (int)OUTPUTS_ENOUGH;
 
 	if (c->sync || !cuda_wide((long)trials * rows >= enough))
 		return 0;
