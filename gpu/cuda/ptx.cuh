@@ -1,4 +1,4 @@
-/* Every instruction that kernels name themselves, behind a function: nothing else in gpu/cuda holds inline PTX. Dynamic
+/* Every instruction that kernels name themselves, behind a function: besides wgmma.cuh nothing in gpu/cuda holds inline PTX. Dynamic
  * shared memory is named here too.
  *
  * Compiled by another compiler than nvcc the same names come from <emu_ptx.h> (tests/gpu/emu), which does what the PTX ISA
