@@ -150,7 +150,7 @@ $(BUILD)/emu/%.cc.o: tests/gpu/emu/%.cc
 emu_obj := $(patsubst gpu/cuda/%.cu,$(BUILD)/emu/%.cu.o,$(cuda_src)) $(patsubst tests/gpu/emu/%.cc,$(BUILD)/emu/%.cc.o,$(wildcard tests/gpu/emu/*.cc))
 $(BUILD)/emu/fhd-cuda.so: $(emu_obj) $(BUILD)/proto/status.o tests/gpu/emu/shared.ld
 	$(emu_cxx) -shared $(emu_san) -pthread -o $@ $(filter %.o,$^) -Wl,-T,tests/gpu/emu/shared.ld -ldl
-$(BUILD)/emu/faults: tests/gpu/emu/faults.cpp $(filter %.cc.o,$(emu_obj)) tests/gpu/emu/shared.ld
+$(BUILD)/emu/faults: tests/gpu/emu/faults.cpp tests/gpu/emu/faults_cluster.h $(filter %.cc.o,$(emu_obj)) tests/gpu/emu/shared.ld
 	$(emu_cxx) $(EMU_FLAGS) -o $@ $< $(filter %.o,$^) -Wl,-T,tests/gpu/emu/shared.ld -ldl
 
 # ---------------------------------------------------------------- C tests: one program a file

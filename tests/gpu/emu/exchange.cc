@@ -1,8 +1,8 @@
 /* What blocks of a cluster do with each other: addresses in each other's shared memory, stores, the cluster's barrier, mbarriers.
  *
- * A store spoils its target at once and lands at the last moment: a plain one when all have met that its thread has told of it, one that
- * counts at an mbarrier when the phase ends; when it counts is chance, if there is a seed. So whoever reads without having waited, overwrites what the other still reads, or
- * ends too early, is found in every order or in some. */
+ * A store spoils its target at once and lands at the last moment: a plain one when all have met that its thread has told of it, one
+ * that counts at an mbarrier when the phase ends; when it counts is chance, if there is a seed. So whoever reads without having
+ * waited, overwrites what the other still reads, or ends too early, is found in every order or in some. */
 #include "block.h"
 #include <emu_ptx.h>
 
