@@ -289,9 +289,7 @@ template <int MI> __device__ __forceinline__ void keep_strip(const char *from, p
 #pragma unroll
 	for (int i = 0; i < MI; i++)
 		v[i] = *(const uint4 *)(from + i * PIECE + lane * 16);
-	__syncwarp();
-	if (lane == 0)
-		ptx_barrier_arrive(bar);
+	ptx_barrier_arrive(bar); /* every lane for what it wrote and read */
 #pragma unroll
 	for (int i = 0; i < MI; i++)
 		if (i * STRIP + row < rows)
@@ -322,7 +320,7 @@ template <int MI> __device__ __forceinline__ void open_barriers(const struct clu
 {
 #pragma unroll
 	for (int i = 0; i < HIDDEN; i++) {
-		ptx_barrier_init(bar + i * 8, 1 + x.layer[i].count[rank]);
+		ptx_barrier_init(bar + i * 8, 1 + 32 * x.layer[i].count[rank]);
 		ptx_barrier_expect(bar + i * 8, x.layer[i].come[rank] * MI * PIECE);
 	}
 	ptx_barrier_init_fence();

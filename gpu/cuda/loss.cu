@@ -32,6 +32,8 @@ struct loss_args {
  * that the samples of a warp meet different banks. */
 template <int W, int S> struct room {
 	enum { G = 32 / W, SKEW = W % 32, PAIRS = (8 + W * S + 4 + 7) / 16 * 16 + 8 };
+	/* Floats behind a branch that its lanes read along with its last action, and do not use. */
+	static __host__ __device__ int along(int NA) { return (W * S - NA + 3) / 4 * 4; }
 	int row, pairs, grad, stat, weight, floats;
 	__host__ __device__ room(int ldo, int D, int NA, int inside)
 	{
@@ -182,6 +184,8 @@ __device__ __forceinline__ void branch_loss(const struct loss_args &x, const str
 	const float *number = shared + p.weight + G, *online = shared + g * p.row, *next = online + G * p.row, *target = next + G * p.row;
 	const struct shift t = {discount, (fmaf(discount, number[V_MIN], R) - number[V_MIN]) * number[OVER_DZ]};
 	float *left = shared + p.grad + (b * G + g) * W * S + q, *stat = shared + p.stat + (b * G + g) * LOSS_STATS;
+	/* behind what the warp of the branch in front may still read */
+	float *pairs = x.inside ? shared + (G + g) * p.row + first + room<W, S>::along(NA) : shared + p.pairs + 2 * (b * G + g) * room<W, S>::PAIRS;
 	struct view<S> w;
 	float m[S], mine[LOSS_STATS];
 
@@ -189,7 +193,7 @@ __device__ __forceinline__ void branch_loss(const struct loss_args &x, const str
 	const int best = greedy<W, S>(next, first, m, x.A[b], NA, q);
 	look<W, S>(w, online, target, first, x.A[b], NA, x.share[b], a, best, t, q);
 	if (x.c51)
-		cross_entropy<W, S>(w, (float2 *)(x.inside ? shared + (G + g) * p.row + first : shared + p.pairs + 2 * (b * G + g) * room<W, S>::PAIRS) + 8, t, w.lse + hidden, NA, q, m, grad, mine);
+		cross_entropy<W, S>(w, (float2 *)pairs + 8, t, w.lse + hidden, NA, q, m, grad, mine);
 	else
 		squared_error<W, S>(w, number, R, discount, q, m, grad, mine);
 	mine[2] = fmaf(w.q, number[DZ], number[V_MIN]);
@@ -271,7 +275,7 @@ template <typename T, int W, int S> cudaError_t launch(struct cuda_exec *c, stru
 {
 	a.inside = 1;
 	for (int b = 0; b < a.D; b++)
-		a.inside &= a.seg[2 + b] - a.seg[1 + b] >= 2 * room<W, S>::PAIRS;
+		a.inside &= a.seg[2 + b] - a.seg[1 + b] >= room<W, S>::along(a.NA) + 2 * room<W, S>::PAIRS;
 	const struct room<W, S> p(a.ldo, a.D, a.NA, a.inside);
 	const cudaError_t e = cuda_allow_shared(c, k_loss<T, W, S>); /* from about 250 atoms on */
 
