@@ -272,6 +272,7 @@ __device__ __forceinline__ void cross_entropy(const struct view<S> &w, float2 *p
 {
 	float e[2][S], sum[2];
 
+	__syncwarp(); /* the pairs may lie where the warp has read */
 	leave_pairs<W, S>(pair, t, w.u, w.all, q);
 	__syncwarp();
 	gather<W, S>(pair, t, NA, q, m);
