@@ -192,6 +192,9 @@ static int broken(const struct fh_status *st)
 	       (st->code == FH_NOT_FOUND && !strcmp(st->field, "upload"));
 }
 
+/* Somebody else's upload of the same bars is being registered: soon they are there. */
+static int registering(const struct fh_status *st) { return st->code == FH_UNAVAILABLE && !strcmp(st->field, "name"); }
+
 static int try_upload(struct ctx *c, const struct import *m, const struct set *set, struct effort *e, struct progress *bar,
 		      struct fh_answer *out, struct fh_status *st)
 {
@@ -224,15 +227,15 @@ static int try_upload(struct ctx *c, const struct import *m, const struct set *s
 /* Goes on after a lost connection or a restarted daemon, until nothing has moved for PATIENCE_NS. */
 static int upload(struct ctx *c, const struct import *m, const struct set *set, struct progress *bar, struct fh_answer *out, struct fh_status *st)
 {
-	struct effort e = {0};
+	struct effort e = {.end_ns = patience_end(c)};
 	int rc;
 
 	for (;;) {
 		*st = (struct fh_status)FH_STATUS_INIT;
 		rc = try_upload(c, m, set, &e, bar, out, st);
-		if (!rc || signal_seen || !e.begun || !broken(st) || wait_now_ns() > e.end_ns)
+		if (!rc || signal_seen || !(e.begun || registering(st)) || !broken(st) || wait_now_ns() > e.end_ns)
 			break;
-		if (e.committing && fh_client_answered(c->client))
+		if (registering(st) || (e.committing && fh_client_answered(c->client)))
 			e.end_ns = patience_end(c); /* it is registering what it has */
 		progress_update(bar, (double)e.next / (double)m->bars.count, bar->tty, "%.80s; trying again", st->text);
 		wait_fds(NULL, 0, wait_now_ns() + RETRY_NS, &signal_seen);
