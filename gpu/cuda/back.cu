@@ -8,7 +8,6 @@
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/copy.cuh"
 #include "gpu/cuda/group.cuh"
-#include "gpu/cuda/group.cuh"
 #include "gpu/cuda/shared.cuh"
 
 namespace {
@@ -418,10 +417,7 @@ int back_cost(struct cuda_exec *c)
 
 int back_layers(struct cuda_exec *c, struct fh_status *st)
 {
-	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
-	const struct cuda_array *act[LAYERS] = {&s->head, &s->h2, &s->h1}, *to[LAYERS] = {&s->dhead, &s->dh2, &s->dh1};
-	const int ld[LAYERS] = {s->ldhead, s->ldh2, s->ldh1};
 	struct back_args x;
 	size_t shared;
 
@@ -429,14 +425,9 @@ int back_layers(struct cuda_exec *c, struct fh_status *st)
 		return back_group(c, st);
 	if (!describe(c, &x))
 		return fh_fail(st, FH_INTERNAL, "backward: the network does not fit"); /* back_takes() said otherwise */
-	x.weight = cuda_tensor<bf16>(c, T_PARAM_LP), x.params = (size_t)d->params;
-	x.dout = cuda_at<bf16>(c, &s->dout), x.dout_trial = s->dout.stride, x.ldo = s->ldo;
-	for (int i = 0; i < LAYERS; i++) {
-		x.act[i] = cuda_at<bf16>(c, act[i]), x.act_trial[i] = act[i]->stride;
-		x.d[i] = cuda_at<bf16>(c, to[i]), x.d_trial[i] = to[i]->stride;
-		x.ld[i] = ld[i];
-	}
-	x.rows = d->B, x.trials = d->P;
+	back_tensors(c, &x);
+	x.ldo = s->ldo, x.ld[TO_HEAD] = s->ldhead, x.ld[TO_H2] = s->ldh2, x.ld[TO_H1] = s->ldh1;
+	x.rows = c->dims.B, x.trials = c->dims.P;
 	switch (rows_of(c, &x, &shared)) {
 	case few::ROWS: CUDA_TRY(launch<few>(c, &x)); break;
 	case some::ROWS: CUDA_TRY(launch<some>(c, &x)); break;

@@ -4,7 +4,22 @@
 #ifndef FH_GPU_CUDA_BACK_CUH
 #define FH_GPU_CUDA_BACK_CUH
 
+#include <cuda_bf16.h>
 #include "gpu/cuda/gemm.cuh"
+
+/* What all kernels through the layers read and write, by the names that their arguments share: act, d: heads, h2, h1. */
+template <typename Args> static inline void back_tensors(struct cuda_exec *c, Args *x)
+{
+	const struct cuda_scratch *s = &c->s;
+	const struct cuda_array *act[] = {&s->head, &s->h2, &s->h1}, *to[] = {&s->dhead, &s->dh2, &s->dh1};
+
+	x->weight = cuda_tensor<__nv_bfloat16>(c, T_PARAM_LP), x->params = (size_t)c->dims.params;
+	x->dout = cuda_at<__nv_bfloat16>(c, &s->dout), x->dout_trial = s->dout.stride;
+	for (int i = 0; i < 3; i++) {
+		x->act[i] = cuda_at<__nv_bfloat16>(c, act[i]), x->act_trial[i] = act[i]->stride;
+		x->d[i] = cuda_at<__nv_bfloat16>(c, to[i]), x->d_trial[i] = to[i]->stride;
+	}
+}
 
 /* 1: a network like this and so many rows are taken here. Never where stages run one by one (FH_GPU_SYNC=1): those are
  * what the fused step is held against. */

@@ -558,19 +558,11 @@ int cluster_back_takes(struct cuda_exec *c)
 
 int cluster_back(struct cuda_exec *c, struct fh_status *st)
 {
-	const struct dqn_dims *d = &c->dims;
-	const struct cuda_scratch *s = &c->s;
-	const struct cuda_array *act[LAYERS] = {&s->head, &s->h2, &s->h1}, *to[LAYERS] = {&s->dhead, &s->dh2, &s->dh1};
 	struct cluster_args x;
 
 	if (!describe(c, &x))
 		return fh_fail(st, FH_INTERNAL, "backward: the network does not fit"); /* cluster_back_takes() said otherwise */
-	x.weight = cuda_tensor<bf16>(c, T_PARAM_LP), x.params = (size_t)d->params;
-	x.dout = cuda_at<bf16>(c, &s->dout), x.dout_trial = s->dout.stride;
-	for (int i = 0; i < LAYERS; i++) {
-		x.act[i] = cuda_at<bf16>(c, act[i]), x.act_trial[i] = act[i]->stride;
-		x.d[i] = cuda_at<bf16>(c, to[i]), x.d_trial[i] = to[i]->stride;
-	}
+	back_tensors(c, &x);
 	const struct choice best = choose(c, &x);
 	switch (best.rows) {
 	case few::ROWS: CUDA_TRY(launch<few>(c, &x, best.blocks)); break;
