@@ -137,7 +137,7 @@ emu_cxx := $(filter ccache,$(CC)) $(if $(findstring clang,$(CC)),clang++,$(CXX))
 # ThreadSanitizer knows nothing of fibers, and nothing that it watches is in there.
 emu_san := $(if $(findstring thread,$(SAN)),,$(san_flags) $(if $(findstring address,$(SAN)),$(if $(findstring clang,$(emu_cxx)),,-fsanitize-sections=fh_shared)))
 emu_cpu := $(if $(shell grep -lw avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma)
-EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed $(WERROR) -fno-omit-frame-pointer \
+EMU_FLAGS := -std=c++17 $(or $(EMU_OPT),-O2) $(CFLAGS) -Wall -Wextra -Wno-unused-parameter -Wno-unknown-pragmas -Wno-pass-failed -Wno-psabi $(WERROR) -fno-omit-frame-pointer \
   -fno-strict-aliasing -Wno-strict-aliasing -fdata-sections -fvisibility=hidden -fPIC -pthread $(emu_cpu) -I. -Itests/gpu/emu/include $(emu_san)
 .PHONY: gpu-emu
 gpu-emu: $(BUILD)/emu/fhd-cuda.so $(BUILD)/emu/faults

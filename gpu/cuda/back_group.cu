@@ -1,280 +1,333 @@
-/* The gradient through the layers by warpgroups (wgmma.cuh), for sm_90a: what back.cu computes, in tiles of 64 or 128 rows, the same bits.
+/* The gradient through the layers by warpgroups (group.cuh), for sm_90a: what back.cu computes, in tiles of 64 or 128 rows, the same bits.
  *
- * A block takes its tile head by head: the gradients of the head's outputs come into panels A, their product with the output layer goes to one half of
- * panels B as dhead, and its product with the head's hidden layer is added to dh2, which stays in registers until the last head; then dh2 -> A,
- * dh1 -> B. What relu let through is copied to where a layer's results will lie, which take its place. A panel is 64 columns: ROWS rows of 128
- * bytes, as the instruction wants them. Weights come through one ring of stages (64 of k, 256 columns) that runs on from layer to layer and
- * from tile to tile; the products of two steps may be under way, so a stage is overwritten two steps after it was read. What else is copied
- * joins the group of the next stage. */
+ * A warpgroup takes its 64 rows head by head: the product of the gradients of a head's outputs with the output layer, where relu let something through, is dhead,
+ * and that one's product with the head's hidden layer is added to dh2, which stays in registers until the last head; then dh1. What is multiplied again
+ * becomes an operand where it stands, in registers. What relu let through is copied to where a layer's results will lie, panels of 64 columns, whence they go to
+ * memory box by box.
+ *
+ * A stage of the ring is four panels: of 64 rows of the sum 256 columns of weights, or 128 and each warpgroup's gradients of outputs. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
-#include "gpu/cuda/copy.cuh"
 #include "gpu/cuda/group.cuh"
 #include "gpu/cuda/shared.cuh"
+#include "gpu/cuda/tensor_map.cuh"
 
 namespace {
 
 typedef __nv_bfloat16 bf16;
 
-enum { UNIT = 64, UNITS = 4, HEAD_UNITS = 2, THREADS = 256, HEADS = 1 + FH_BRANCH_MAX, PRODUCTS = 2 * HEADS + 1 };
-enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
+enum { HEADS = 1 + FH_BRANCH_MAX, TALL = GROUPS * GROUP_ROWS, LOW = GROUP_ROWS };
+enum { STAGES = 4, STAGE = 4 * GROUP_UNIT, ALIGN = PTX_OPERAND_EIGHT, GROUP = (HEAD_PANELS + GROUP_PANELS) * GROUP_PANEL };
+enum { BYTES = ALIGN + STAGES * STAGE + GROUPS * GROUP + (2 * STAGES + 2 * GROUPS) * 8, MORE = 232, FEWER = 40 };
+static_assert(GROUPS * MORE + FEWER <= (GROUPS + 1) * GROUP_EACH, "registers of a block");
+static_assert((int)GROUP_UNIT == (int)GROUP_PANEL, "a stage's panels are alike");
 
-/* A block: DOWN warpgroups of 64 rows below each other, ACROSS beside each other that divide the columns, a ring of STAGES. */
-template <int DOWN_, int ACROSS_, int STAGES_> struct crew {
-	enum { DOWN = DOWN_, ACROSS = ACROSS_, STAGES = STAGES_, AHEAD = STAGES - 2, ROWS = DOWN * 64, TRUNK = UNITS / ACROSS, HEAD = HEAD_UNITS / ACROSS };
-	enum { PANEL = ROWS * PTX_OPERAND_ROW, STAGE = UNITS * GROUP_UNIT, ALIGN = PTX_OPERAND_EIGHT, BYTES = ALIGN + STAGES * STAGE + 2 * UNITS * PANEL };
-	static_assert(DOWN * ACROSS * 128 == THREADS, "a block's warps");
-};
-
-/* Weights of a product: rows of n elements from w on, the sum runs over k of them. */
-struct product { int w, k, n; };
-/* Columns of a layer's gradient and activations in memory: from g on, n, padded with zeros to g_n. */
-struct columns { int g, n, g_n; };
-
+/* Maps of (column, row, trial), boxes of a panel; of weights a row is one of the layer's results. */
 struct group_args {
-	const bf16 *weight, *dout;
-	const bf16 *act[LAYERS]; /* what relu let through */
-	bf16 *d[LAYERS];
-	size_t params, dout_trial, act_trial[LAYERS], d_trial[LAYERS]; /* elements; bytes, bytes, bytes */
-	int ldo, ld[LAYERS];
-	int rows, tiles, trials, heads;
-	struct columns out[HEADS], head[HEADS], h2, h1;
-	struct product product[PRODUCTS]; /* of each head the output layer, the hidden layer; the trunk's second layer */
+	tensor_map out[HEADS], head[HEADS], trunk;       /* weights */
+	tensor_map dout[HEADS];                          /* gradients of a head's outputs */
+	tensor_map act[HEADS], act_h2, act_h1;           /* what relu let through */
+	tensor_map d[HEADS], d_h2, d_h1;
+	int rows, height, tiles, trials, heads, stages;  /* height: of a tile; stages: of a tile */
+	int panels[HEADS];                               /* of a head's outputs */
 };
-static_assert(sizeof(struct group_args) <= 4096, "kernel arguments");
+static_assert(sizeof(struct group_args) <= 8192, "kernel arguments");
 
-/* Where the copies of weights stand: they run ahead of the products. A thread brings 8 columns of every 32nd row of every unit of a stage. */
-struct feed {
-	int tile, section;
-	int left, columns, ld; /* rows of the sum from this thread's first one on; its columns in the first unit and behind; of a row */
-	const bf16 *from;
-};
-
-__device__ __forceinline__ void feed_section(struct feed &f, const struct group_args &x)
+/* Which stage: of a tile's heads in turn `panels` with the gradients of outputs and HEAD_PANELS for dh2, then GROUP_PANELS for dh1. */
+struct place { int id, head, panel; };
+__device__ __forceinline__ void place_next(struct place &p, const struct group_args &x)
 {
-	const struct product &q = x.product[f.section];
-	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
-
-	f.left = q.k - row, f.columns = q.n - col, f.ld = q.n;
-	f.from = x.weight + f.tile / x.tiles * x.params + q.w + (size_t)row * q.n + col;
+	p.panel++;
+	if (p.panel < (p.head < x.heads ? x.panels[p.head] + HEAD_PANELS : (int)GROUP_PANELS))
+		return;
+	p.panel = 0;
+	if (++p.head > x.heads)
+		p.head = 0, p.id += gridDim.x;
+}
+__device__ __forceinline__ bool of_outputs(const struct place &p, const struct group_args &x) { return p.head < x.heads && p.panel < x.panels[p.head]; }
+/* Warpgroups that have rows of the tile. */
+__device__ __forceinline__ int groups_of(const struct place &p, const struct group_args &x)
+{
+	return min(x.height, x.rows - p.id % x.tiles * x.height) > GROUP_ROWS ? 2 : 1;
 }
 
-/* Asks for the next stage, always a group. place: of this thread's first 16 bytes in the stage. */
-__device__ __forceinline__ void feed_next(struct feed &f, const struct group_args &x, ptx_shared place)
+__device__ __forceinline__ void bring_weights(const struct group_ring &r, const struct place &p, const struct group_args &x)
 {
-	if (f.tile < x.tiles * x.trials) {
-		const bf16 *lower = f.from + 32 * f.ld;
-#pragma unroll
-		for (int u = 0; u < UNITS; u++)
-			if (u * UNIT < f.ld) {
-				ptx_copy16_if(place + u * GROUP_UNIT, f.from + u * UNIT, f.columns > u * UNIT && f.left > 0);
-				ptx_copy16_if(place + u * GROUP_UNIT + GROUP_UNIT / 2, lower + u * UNIT, f.columns > u * UNIT && f.left > 32);
-			}
-		f.from = lower + 32 * f.ld;
-		f.left -= GROUP_DEEP;
-		if (f.left + (int)threadIdx.x / 8 <= 0) {
-			if (++f.section == 2 * x.heads + 1)
-				f.section = 0, f.tile += gridDim.x;
-			if (f.tile < x.tiles * x.trials)
-				feed_section(f, x);
-		}
+	const bool outputs = of_outputs(p, x);
+	const tensor_map *map = outputs ? &x.out[p.head] : p.head < x.heads ? &x.head[p.head] : &x.trunk;
+	const int row = (outputs || p.head == x.heads ? p.panel : p.panel - x.panels[p.head]) * GROUP_DEEP, units = outputs ? (int)HEAD_PANELS : (int)GROUP_PANELS;
+
+	ptx_barrier_expect(r.full + r.slot * 8, (unsigned)(outputs ? HEAD_PANELS + groups_of(p, x) : (int)GROUP_PANELS) * GROUP_UNIT);
+#pragma unroll 1
+	for (int u = 0; u < units; u++)
+		ptx_box_load3(r.stage + r.slot * STAGE + u * GROUP_UNIT, map, u * GROUP_DEEP, row, p.id / x.tiles, r.full + r.slot * 8);
+}
+__device__ __forceinline__ void bring_gradients(const struct group_ring &r, const struct place &p, const struct group_args &x)
+{
+	if (!of_outputs(p, x))
+		return;
+	const int groups = groups_of(p, x);
+#pragma unroll 1
+	for (int g = 0; g < groups; g++)
+		ptx_box_load3(r.stage + r.slot * STAGE + (HEAD_PANELS + g) * GROUP_UNIT, &x.dout[p.head], p.panel * GROUP_DEEP, p.id % x.tiles * x.height + g * GROUP_ROWS,
+		              p.id / x.tiles, r.full + r.slot * 8);
+}
+
+/* Everything that comes by the ring, by one thread. The first weights before the launch in front has ended: no launch just before writes them. */
+__device__ __forceinline__ void bring(const struct group_args &x, struct group_ring r)
+{
+	const int all = x.tiles * x.trials;
+	struct place p = {(int)blockIdx.x, 0, 0};
+	struct group_ring first = r;
+	struct place q = p;
+#pragma unroll 1
+	for (int i = 0; i < (int)STAGES && p.id < all; i++) {
+		bring_weights(r, p, x);
+		group_ring_next<STAGES>(r);
+		place_next(p, x);
 	}
-	ptx_copy_commit();
-}
-
-/* Rows of a tile from memory to panels, columns [g, g + n), zeros behind as far as units reach and below the last row. In the next group. */
-template <typename Team> __device__ __forceinline__ void load_rows(char *to, const bf16 *from, int ld, const struct columns &q, int valid)
-{
-	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
-
-	from += q.g;
-#pragma unroll 1
-	for (int u = 0; u * UNIT < q.n; u++)
-#pragma unroll 2
-		for (int r = row; r < Team::ROWS; r += THREADS / 8) {
-			const int left = r < valid ? copy_left(q.n, u * UNIT + col) : 0;
-
-			ptx_copy16(ptx_shared_at(to + u * Team::PANEL + ptx_operand_place(r, col / 8)), left ? from + (size_t)r * ld + u * UNIT + col : from, 2 * left);
-		}
-}
-
-/* A layer's results from panels to memory, 16 bytes at a time. */
-template <typename Team> __device__ __forceinline__ void keep_rows(const char *from, bf16 *to, int ld, const struct columns &q, int valid)
-{
-	const int row = threadIdx.x / 8, col = threadIdx.x % 8 * 8;
-
-	to += q.g;
-#pragma unroll 1
-	for (int u = 0; u * UNIT < q.g_n; u++)
-		if (u * UNIT + col < q.g_n)
-#pragma unroll 4
-			for (int r = row; r < valid; r += THREADS / 8)
-				*(uint4 *)(to + (size_t)r * ld + u * UNIT + col) = *(const uint4 *)(from + u * Team::PANEL + ptx_operand_place(r, col / 8));
-}
-
-/* Results of `units` units to where their activations are, which say what relu let through. to: the warp's first row in the warpgroup's first
- * panel. */
-template <typename Team, int MINE> __device__ __forceinline__ void keep(const float (*acc)[4], char *to, int units)
-{
-	const int lane = threadIdx.x & 31;
-
-	to += lane / 4 * PTX_OPERAND_ROW + (lane & 3) * 4;
-#pragma unroll
-	for (int i = 0; i < MINE; i++) {
-		if (i >= units)
-			break;
-#pragma unroll
-		for (int j = 0; j < 8; j++)
-#pragma unroll
-			for (int half = 0; half < 2; half++) {
-				__nv_bfloat162 *p = (__nv_bfloat162 *)(to + i * Team::PANEL + half * PTX_OPERAND_EIGHT + (j ^ lane / 4) * 16);
-				const float2 open = __bfloat1622float2(*p);
-				const float *v = acc[i * 8 + j] + half * 2;
-
-				*p = __floats2bfloat162_rn(open.x > 0.f ? v[0] : 0.f, open.y > 0.f ? v[1] : 0.f);
-			}
-	}
-}
-
-__device__ __forceinline__ int units_in(const struct columns &q) { return (q.n + UNIT - 1) / UNIT; }
-
-template <typename Team> __global__ void __launch_bounds__(THREADS, 1) k_back_group(const __grid_constant__ struct group_args x)
-{
-#ifdef PTX_WARPGROUPS
-	enum { STAGES = Team::STAGES, AHEAD = Team::AHEAD, TRUNK = Team::TRUNK, HEAD = Team::HEAD, PANEL = Team::PANEL };
-	PTX_SHARED(char, shared);
-	char *ring = shared + (Team::ALIGN - ptx_shared_at(shared) % Team::ALIGN) % Team::ALIGN, *const pa = ring + STAGES * Team::STAGE, *const pb = pa + UNITS * PANEL;
-	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), group = warp / 4; /* a warp agrees on them */
-	const int down = group % Team::DOWN, across = group / Team::DOWN, row = down * 64 + warp % 4 * 16; /* the warp's first */
-	const ptx_shared ring_at = ptx_shared_at(ring), place = ring_at + ptx_operand_place(threadIdx.x / 8, threadIdx.x % 8);
-	const ptx_shared a_at = ptx_shared_at(pa) + down * 64 * PTX_OPERAND_ROW, b_at = ptx_shared_at(pb) + down * 64 * PTX_OPERAND_ROW;
-	struct feed f = {};
-	int slot = 0, next = AHEAD; /* stage of the step, of the copies */
-
-	f.tile = blockIdx.x;
-	feed_section(f, x);
-#pragma unroll 1
-	for (int i = 0; i < AHEAD; i++) /* weights: no launch just before writes them */
-		feed_next(f, x, place + i * Team::STAGE);
 	cuda_wait_before();
 	cuda_let_next();
-	/* A step: its stage is there for all, and the products of the step before the last are through. all: what else was copied, too. */
-	auto begin_step = [&](bool all) {
-		if (all)
-			ptx_copy_wait<0>();
-		else
-			ptx_copy_wait<AHEAD - 1>();
-		ptx_operands_written();
-		__syncthreads();
-	};
-	auto end_step = [&]() {
-		feed_next(f, x, place + next * Team::STAGE);
-		next = next + 1 == STAGES ? 0 : next + 1;
-		slot = slot + 1 == STAGES ? 0 : slot + 1;
-	};
+#pragma unroll 1
+	for (int i = 0; i < (int)STAGES && q.id < all; i++) {
+		bring_gradients(first, q, x);
+		group_ring_next<STAGES>(first);
+		place_next(q, x);
+	}
+#pragma unroll 1
+	while (p.id < all) {
+		ptx_barrier_wait(r.free + r.slot * 8, r.phase ^ 1);
+		bring_weights(r, p, x);
+		bring_gradients(r, p, x);
+		group_ring_next<STAGES>(r);
+		place_next(p, x);
+	}
+}
+
+/* 64 columns to where their activations are, which say what relu let through, and as fragments. at: of the warp's first row. */
+__device__ __forceinline__ void let_through(unsigned (*a)[4], const float (*acc)[4], ptx_shared at)
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		const ptx_shared place = group_in_panel(at, i);
+		unsigned open[4];
+
+		ptx_ldmatrix4(open, place);
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			const __nv_bfloat162 v = __floats2bfloat162_rn(acc[i * 2 + e / 2][e % 2 * 2], acc[i * 2 + e / 2][e % 2 * 2 + 1]);
+
+			a[i][e] = *(const unsigned *)&v & ptx_positive_bf16(open[e]);
+		}
+		ptx_stmatrix4(place, a[i]);
+	}
+}
+
+/* A stage that adds to dh2 or dh1, 64 of k. */
+template <int FIRST> __device__ __forceinline__ void multiply_wide(struct group_ring &r, float (*acc)[4], unsigned (*a)[4], bool free_before)
+{
+	const ptx_shared b = r.stage + r.slot * STAGE, before = r.before;
+
+	ptx_barrier_wait(r.full + r.slot * 8, r.phase);
+	ptx_group_begin_a<0>(nullptr);
+	group_step<16, FIRST, 1>(acc, a, b);
+	group_step<16, FIRST, 1>(acc + 16, a, b + 2 * GROUP_UNIT);
+	group_ring_next<STAGES>(r);
+	if (free_before) {
+		ptx_group_wait_before<2>();
+		group_ring_free(before);
+	}
+}
+
+__global__ void __launch_bounds__(GROUP_THREADS, 1) k_back_group(const __grid_constant__ struct group_args x)
+{
+#ifdef PTX_WARPGROUPS
+	PTX_SHARED(char, shared);
+	char *const ring = shared + (ALIGN - ptx_shared_at(shared) % ALIGN) % ALIGN, *const groups = ring + STAGES * STAGE;
+	const ptx_shared barriers = ptx_shared_at(groups + GROUPS * GROUP), loads = barriers + 2 * STAGES * 8;
+	const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), group = warp / 4; /* a warp agrees on them */
+	struct group_ring r = {barriers, barriers + STAGES * 8, ptx_shared_at(ring), 0, 0, 0};
+
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < 2 * GROUPS; i++)
+			ptx_barrier_init(loads + i * 8, 1);
+		group_ring_make<STAGES>(r);
+	}
+	__syncthreads();
+	if (group == GROUPS) {
+		ptx_registers_fewer<FEWER>();
+		if (threadIdx.x == GROUPS * 128) {
+			bring(x, r);
+		} else {
+			cuda_wait_before();
+			cuda_let_next();
+		}
+		return;
+	}
+	ptx_registers_more<MORE>();
+	cuda_wait_before();
+	cuda_let_next();
+	const ptx_shared head_panels = ptx_shared_at(groups) + group * GROUP, trunk_panels = head_panels + HEAD_PANELS * GROUP_PANEL;
+	const ptx_shared head_there = loads + group * 2 * 8, trunk_there = head_there + 8;
+	const int own = warp % 4 * 16 * PTX_OPERAND_ROW; /* the warp's first row in a panel */
+	const bool asks = threadIdx.x % 128 == 0;
+	unsigned head_phase = 0, trunk_phase = 0;
+	float acc[32][4], head[16][4];
+
 #pragma unroll 1
 	for (int id = blockIdx.x; id < x.tiles * x.trials; id += gridDim.x) {
-		const int z = id / x.tiles, first = id % x.tiles * Team::ROWS, valid = min((int)Team::ROWS, x.rows - first);
-		const bf16 *dout = (const bf16 *)((const char *)x.dout + z * x.dout_trial) + (size_t)first * x.ldo;
-		auto act = [&](int layer) { return (const bf16 *)((const char *)x.act[layer] + z * x.act_trial[layer]) + (size_t)first * x.ld[layer]; };
-		auto d = [&](int layer) { return (bf16 *)((char *)x.d[layer] + z * x.d_trial[layer]) + (size_t)first * x.ld[layer]; };
-		const int trunk2 = min(units_in(x.h2) - across * TRUNK, (int)TRUNK), trunk1 = min(units_in(x.h1) - across * TRUNK, (int)TRUNK); /* a warpgroup's units */
-		float acc[TRUNK * 8][4] = {};
+		const int z = id / x.tiles, row = id % x.tiles * x.height + group * GROUP_ROWS; /* the warpgroup's first */
 
-		__syncthreads(); /* the panels are free */
-		load_rows<Team>(pa, dout, x.ldo, x.out[0], valid);
-		load_rows<Team>(pb, act(TO_HEAD), x.ld[TO_HEAD], x.head[0], valid);
-		ptx_copy_commit();
-#pragma unroll 1
-		for (int h = 0; h < x.heads; h++) {
-			const int half = h % 2 * HEAD_UNITS * PANEL, units = min(units_in(x.head[h]) - across * HEAD, (int)HEAD);
-			float head[HEAD * 8][4] = {};
-
-#pragma unroll 1
-			for (int k = 0; k < x.out[h].n; k += GROUP_DEEP) {
-				begin_step(k == 0);
-				group_multiply_some<8, HEAD, HEAD * 8, 0, 1>(head, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * HEAD * GROUP_UNIT, units);
-				end_step();
-				ptx_group_wait<1, HEAD * 8>(head);
-			}
-			ptx_group_wait<0, HEAD * 8>(head);
-			__syncthreads(); /* A and the other half of B are free */
-			if (h + 1 < x.heads) {
-				load_rows<Team>(pa, dout, x.ldo, x.out[h + 1], valid);
-				load_rows<Team>(pb + HEAD_UNITS * PANEL - half, act(TO_HEAD), x.ld[TO_HEAD], x.head[h + 1], valid);
-			} else {
-				load_rows<Team>(pa, act(TO_H2), x.ld[TO_H2], x.h2, valid);
-			}
-			keep<Team, HEAD>(head, pb + half + across * HEAD * PANEL + row * PTX_OPERAND_ROW, units);
-#pragma unroll 1
-			for (int k = 0; k < x.head[h].n; k += GROUP_DEEP) {
-				begin_step(false);
-				group_multiply_some<8, TRUNK, TRUNK * 8, 0, 1>(acc, 0, b_at + half + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk2);
-				end_step();
-				if (k == 0)
-					keep_rows<Team>(pb + half, d(TO_HEAD), x.ld[TO_HEAD], x.head[h], valid);
-				ptx_group_wait<1, TRUNK * 8>(acc);
-			}
-			ptx_group_wait<0, TRUNK * 8>(acc); /* else the assembler waits for every product: those of the next head have another target */
+		if (group * GROUP_ROWS >= min(x.height, x.rows - id % x.tiles * x.height)) {
+			group_ring_pass<STAGES>(r, x.stages);
+			continue;
 		}
-		ptx_copy_wait<0>();
-		__syncthreads(); /* activations of h2 are there, B is free */
-		load_rows<Team>(pb, act(TO_H1), x.ld[TO_H1], x.h1, valid);
-		keep<Team, TRUNK>(acc, pa + across * TRUNK * PANEL + row * PTX_OPERAND_ROW, trunk2);
+		/* By one thread: panels that are free of what was on its way to memory get activations; results that all have left go there. */
+		auto load = [&](const tensor_map &map, ptx_shared to, int panels, ptx_shared there) {
+			if (asks) {
+				ptx_box_wait();
+				ptx_barrier_expect(there, panels * GROUP_PANEL);
+				for (int c = 0; c < panels; c++)
+					ptx_box_load3(to + c * GROUP_PANEL, &map, c * GROUP_DEEP, row, z, there);
+			}
+		};
+		auto leave = [&](const tensor_map &map, ptx_shared from, int panels) {
+			ptx_operands_written();
+			ptx_group_sync(group);
+			if (asks)
+				for (int c = 0; c < panels; c++)
+					ptx_box_store(from + c * GROUP_PANEL, &map, c * GROUP_DEEP, row, z);
+		};
+
+		load(x.act[0], head_panels, HEAD_PANELS, head_there);
+		load(x.act_h2, trunk_panels, GROUP_PANELS, trunk_there);
 #pragma unroll
-		for (int j = 0; j < TRUNK * 8; j++)
+		for (int j = 0; j < 32; j++)
 #pragma unroll
 			for (int e = 0; e < 4; e++)
 				acc[j][e] = 0.f;
 #pragma unroll 1
-		for (int k = 0; k < x.h2.n; k += GROUP_DEEP) {
-			begin_step(false);
-			group_multiply_some<8, TRUNK, TRUNK * 8, 0, 1>(acc, 0, a_at + k / UNIT * PANEL, ring_at + slot * Team::STAGE + across * TRUNK * GROUP_UNIT, trunk1);
-			end_step();
-			if (k == 0)
-				keep_rows<Team>(pa, d(TO_H2), x.ld[TO_H2], x.h2, valid);
-			ptx_group_wait<1, TRUNK * 8>(acc);
+		for (int h = 0; h < x.heads; h++) {
+			unsigned a[HEAD_PANELS * 4][4];
+
+			ptx_barrier_wait(r.full + r.slot * 8, r.phase);
+			ptx_group_begin_a<0>(nullptr);
+			group_step<16, 1, 1>(head, r.stage + r.slot * STAGE + (HEAD_PANELS + group) * GROUP_UNIT, r.stage + r.slot * STAGE);
+			group_ring_next<STAGES>(r);
+#pragma unroll 1
+			for (int p = 1; p < x.panels[h]; p++) {
+				const ptx_shared before = r.before;
+
+				ptx_barrier_wait(r.full + r.slot * 8, r.phase);
+				ptx_group_begin_a<0>(nullptr);
+				group_step<16, 0, 1>(head, r.stage + r.slot * STAGE + (HEAD_PANELS + group) * GROUP_UNIT, r.stage + r.slot * STAGE);
+				group_ring_next<STAGES>(r);
+				ptx_group_wait<1, 16>(head);
+				group_ring_free(before);
+			}
+			ptx_barrier_wait(head_there, head_phase);
+			head_phase ^= 1;
+			ptx_group_wait<0, 16>(head);
+			group_ring_free(r.before);
+#pragma unroll
+			for (int c = 0; c < (int)HEAD_PANELS; c++)
+				let_through(a + c * 4, head + c * 8, head_panels + c * GROUP_PANEL + own);
+			leave(x.d[h], head_panels, HEAD_PANELS);
+			ptx_group_begin_a<HEAD_PANELS * 4>(a);
+			multiply_wide<0>(r, acc, a, false);
+			if (h + 1 < x.heads)
+				load(x.act[h + 1], head_panels, HEAD_PANELS, head_there);
+			multiply_wide<0>(r, acc, a + 4, true);
+			ptx_group_wait<0, 32>(acc);
+			group_ring_free(r.before);
 		}
-		ptx_group_wait<0, TRUNK * 8>(acc);
-		ptx_copy_wait<0>();
-		__syncthreads(); /* activations of h1 are there */
-		keep<Team, TRUNK>(acc, pb + across * TRUNK * PANEL + row * PTX_OPERAND_ROW, trunk1);
-		__syncthreads();
-		keep_rows<Team>(pb, d(TO_H1), x.ld[TO_H1], x.h1, valid);
+		unsigned a[GROUP_PANELS * 4][4];
+
+		ptx_barrier_wait(trunk_there, trunk_phase);
+		trunk_phase ^= 1;
+#pragma unroll
+		for (int c = 0; c < (int)GROUP_PANELS; c++)
+			let_through(a + c * 4, acc + c * 8, trunk_panels + c * GROUP_PANEL + own);
+		leave(x.d_h2, trunk_panels, GROUP_PANELS);
+		ptx_group_begin_a<GROUP_PANELS * 4>(a);
+		multiply_wide<1>(r, acc, a, false);
+		load(x.act_h1, trunk_panels, GROUP_PANELS, trunk_there);
+#pragma unroll
+		for (int p = 1; p < (int)GROUP_PANELS; p++)
+			multiply_wide<0>(r, acc, a + p * 4, true);
+		ptx_barrier_wait(trunk_there, trunk_phase);
+		trunk_phase ^= 1;
+		ptx_group_wait<0, 32>(acc);
+		group_ring_free(r.before);
+#pragma unroll
+		for (int c = 0; c < (int)GROUP_PANELS; c++) {
+			unsigned last[4][4];
+
+			let_through(last, acc + c * 8, trunk_panels + c * GROUP_PANEL + own);
+		}
+		leave(x.d_h1, trunk_panels, GROUP_PANELS);
 	}
+	if (asks)
+		ptx_box_wait();
 #endif
 }
 
-typedef crew<2, 1, 3> tall;
-typedef crew<1, 2, 5> flat;
+/* 1: a network like this is taken. Rows of weights are multiples of 16 bytes. */
+int fits(const struct dqn_dims *d)
+{
+	if (d->precision != FH_PRECISION_BF16 || max(d->VH, d->AH) > HEAD_PANELS * GROUP_DEEP || max(d->H1, d->H2) > GROUP_PANELS * GROUP_DEEP)
+		return 0;
+	for (int l = 1; l < d->layers; l++)
+		if (d->layer[l].w % 8 || d->layer[l].in % 8)
+			return 0;
+	return 1;
+}
 
-/* Fills what depends on the network alone. 0: it does not fit, or its rows are not of 16 bytes each. */
+/* Columns g..g + n of rows of ld elements, the batch's of every trial. */
+int map_rows(const struct cuda_exec *c, tensor_map *map, const bf16 *base, size_t trial, int ld, int g, int n)
+{
+	static const uint32_t box[3] = {GROUP_DEEP, GROUP_ROWS, 1};
+	const uint64_t size[3] = {(uint64_t)n, (uint64_t)c->dims.B, (uint64_t)c->dims.P}, stride[2] = {(uint64_t)ld * sizeof(bf16), trial};
+
+	return cuda_tensor_map(map, base + g, 3, size, stride, box);
+}
+int map_weights(const struct cuda_exec *c, tensor_map *map, const bf16 *weight, int layer)
+{
+	static const uint32_t box[3] = {GROUP_DEEP, GROUP_DEEP, 1};
+	const struct dqn_layer *l = &c->dims.layer[layer];
+	const uint64_t size[3] = {(uint64_t)l->in, (uint64_t)l->out, (uint64_t)c->dims.P}, stride[2] = {(uint64_t)l->in * sizeof(bf16), (uint64_t)c->dims.params * sizeof(bf16)};
+
+	return cuda_tensor_map(map, weight + l->w, 3, size, stride, box);
+}
+
+/* Maps of all tensors. 0: there are no such maps. */
 int describe(struct cuda_exec *c, struct group_args *x)
 {
+	enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
+	struct { const bf16 *weight, *dout, *act[LAYERS]; bf16 *d[LAYERS]; size_t params, dout_trial, act_trial[LAYERS], d_trial[LAYERS]; } t;
 	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
+	int there = 1;
 
-	*x = {};
-	if (d->precision != FH_PRECISION_BF16 || d->params > INT32_MAX || max(d->VH, d->AH) > HEAD_UNITS * UNIT || max(d->H1, d->H2) > UNITS * UNIT)
-		return 0;
-	for (int l = 0; l < d->layers; l++)
-		if (d->layer[l].w % 8 || (l != DQN_S1 && d->layer[l].in % 8))
-			return 0;
-	x->heads = 1 + d->D;
+	back_tensors(c, &t);
+	x->heads = 1 + d->D, x->stages = GROUP_PANELS;
 	for (int h = 0, g = 0; h < x->heads; h++) {
-		const struct dqn_layer *hidden = &d->layer[DQN_V1 + 2 * h], *out = hidden + 1;
+		const int hidden = DQN_V1 + 2 * h, n = d->layer[hidden + 1].out, columns = cuda_pad16(d->layer[hidden].out);
 
-		if (out->out > UNITS * UNIT)
-			return 0;
-		x->out[h] = {s->seg[h], out->out, cuda_pad16(out->out)};
-		x->head[h] = {g, hidden->out, cuda_pad16(hidden->out)};
-		x->product[2 * h] = {(int)out->w, out->out, out->in};
-		x->product[2 * h + 1] = {(int)hidden->w, hidden->out, hidden->in};
-		g += cuda_pad16(hidden->out);
+		x->panels[h] = cuda_tiles(n, GROUP_DEEP);
+		x->stages += x->panels[h] + HEAD_PANELS;
+		there &= map_weights(c, &x->head[h], t.weight, hidden) & map_weights(c, &x->out[h], t.weight, hidden + 1);
+		there &= map_rows(c, &x->dout[h], t.dout, t.dout_trial, s->ldo, s->seg[h], n);
+		there &= map_rows(c, &x->act[h], t.act[TO_HEAD], t.act_trial[TO_HEAD], s->ldhead, g, columns);
+		there &= map_rows(c, &x->d[h], t.d[TO_HEAD], t.d_trial[TO_HEAD], s->ldhead, g, columns);
+		g += columns;
 	}
-	x->h2 = {0, d->H2, cuda_pad16(d->H2)}, x->h1 = {0, d->H1, cuda_pad16(d->H1)};
-	x->product[2 * x->heads] = {(int)d->layer[DQN_S2].w, d->layer[DQN_S2].out, d->layer[DQN_S2].in};
-	return 1;
+	there &= map_weights(c, &x->trunk, t.weight, DQN_S2);
+	there &= map_rows(c, &x->act_h2, t.act[TO_H2], t.act_trial[TO_H2], s->ldh2, 0, cuda_pad16(d->H2));
+	there &= map_rows(c, &x->d_h2, t.d[TO_H2], t.d_trial[TO_H2], s->ldh2, 0, cuda_pad16(d->H2));
+	there &= map_rows(c, &x->act_h1, t.act[TO_H1], t.act_trial[TO_H1], s->ldh1, 0, cuda_pad16(d->H1));
+	there &= map_rows(c, &x->d_h1, t.d[TO_H1], t.d_trial[TO_H1], s->ldh1, 0, cuda_pad16(d->H1));
+	return there;
 }
 
 /* Rows of a tile: tall ones where they take fewer waves of the machine than tiles of half as many rows take in three fifths of the time. */
@@ -282,42 +335,28 @@ int rows_of(const struct cuda_exec *c)
 {
 	const int asked = cuda_wide_asked() - GROUP_ASKED, machine = c->multiprocessors;
 
-	if (asked == tall::ROWS || asked == flat::ROWS)
+	if (asked == TALL || asked == LOW)
 		return asked;
-	const int high = cuda_tiles(cuda_tiles(c->dims.B, tall::ROWS) * c->dims.P, machine), low = cuda_tiles(cuda_tiles(c->dims.B, flat::ROWS) * c->dims.P, machine);
+	const int high = cuda_tiles(cuda_tiles(c->dims.B, TALL) * c->dims.P, machine), low = cuda_tiles(cuda_tiles(c->dims.B, LOW) * c->dims.P, machine);
 
-	return 5 * high <= 3 * low ? (int)tall::ROWS : (int)flat::ROWS;
-}
-
-template <typename Team> cudaError_t launch(struct cuda_exec *c, struct group_args *x)
-{
-	const cudaError_t e = cuda_allow_shared(c, k_back_group<Team>);
-
-	if (e != cudaSuccess)
-		return e;
-	x->tiles = cuda_tiles(x->rows, Team::ROWS);
-	return cuda_launch(c, k_back_group<Team>, dim3(min(x->tiles * x->trials, c->multiprocessors)), THREADS, (size_t)Team::BYTES, *x);
+	return 5 * high <= 3 * low ? (int)TALL : (int)LOW;
 }
 
 } // namespace
 
 int back_group_takes(struct cuda_exec *c)
 {
-	struct group_args x;
-
-	return !c->sync && cuda_warpgroups(c) && max((int)tall::BYTES, (int)flat::BYTES) <= (int)cuda_shared_most(c) && describe(c, &x);
+	return !c->sync && cuda_warpgroups(c) && (size_t)BYTES <= cuda_shared_most(c) && fits(&c->dims);
 }
 
 int back_group(struct cuda_exec *c, struct fh_status *st)
 {
-	const struct cuda_scratch *s = &c->s;
-	struct group_args x;
+	struct group_args x = {};
 
 	if (!describe(c, &x))
-		return fh_fail(st, FH_INTERNAL, "backward: the network does not fit"); /* back_group_takes() said otherwise */
-	back_tensors(c, &x);
-	x.ldo = s->ldo, x.ld[TO_HEAD] = s->ldhead, x.ld[TO_H2] = s->ldh2, x.ld[TO_H1] = s->ldh1;
-	x.rows = c->dims.B, x.trials = c->dims.P;
-	const cudaError_t e = rows_of(c) == tall::ROWS ? launch<tall>(c, &x) : launch<flat>(c, &x);
-	return e == cudaSuccess ? 0 : cuda_fail(st, e, "launch of backward");
+		return fh_fail(st, FH_DEVICE, "backward: no map of its tensors");
+	x.rows = c->dims.B, x.trials = c->dims.P, x.height = rows_of(c), x.tiles = cuda_tiles(x.rows, x.height);
+	CUDA_TRY(cuda_allow_shared(c, k_back_group));
+	CUDA_TRY(cuda_launch(c, k_back_group, dim3(min(x.tiles * x.trials, c->multiprocessors)), GROUP_THREADS, (size_t)BYTES, x));
+	return 0;
 }

@@ -49,7 +49,6 @@ struct mlp_args {
 	int random;              /* 1: trials that act at random are left out */
 	int trunk, ld;           /* first column of x, h1, h2; row length in shared memory */
 	int tiles, trials, passes, first_tile; /* of a trial; first_tile: of the second pass */
-	int height[2];           /* rows of a pass's tiles, where they may differ (mlp_group.cuh) */
 	struct mlp_pass pass[2];
 	int branches, atoms, chunks;
 	struct mlp_head head[1 + FH_BRANCH_MAX];
@@ -77,7 +76,7 @@ __device__ __forceinline__ int at_random(const struct dqn_clock *c) /* epsilon i
 }
 
 /* The first tile from `id` on that has work. */
-__device__ __forceinline__ int busy_tile(const struct mlp_args &x, int id)
+template <typename Args> __device__ __forceinline__ int busy_tile(const Args &x, int id)
 {
 	while (x.random && id < x.tiles * x.trials && at_random(&x.clock[id / x.tiles]))
 		id += gridDim.x;

@@ -47,6 +47,13 @@ __device__ __forceinline__ void ptx_ldmatrix4t(unsigned r[4], ptx_shared a)
 }
 __device__ __forceinline__ void ptx_ldmatrix4(unsigned r[4], const void *p) { ptx_ldmatrix4(r, ptx_shared_at(p)); }
 __device__ __forceinline__ void ptx_ldmatrix4t(unsigned r[4], const void *p) { ptx_ldmatrix4t(r, ptx_shared_at(p)); }
+/* The other way, four such matrices to shared memory (sm_90 and later). */
+__device__ __forceinline__ void ptx_stmatrix4(ptx_shared a, const unsigned r[4])
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(a), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+#endif
+}
 /* c += a b: a 16 x 16, b 16 x 8. */
 __device__ __forceinline__ void ptx_mma_bf16(float c[4], const unsigned a[4], unsigned b0, unsigned b1)
 {
@@ -141,7 +148,47 @@ __device__ __forceinline__ void ptx_remote_async16(ptx_remote a, uint4 v, ptx_re
 	            "r"(v.z), "r"(v.w), "r"(bar));
 }
 
+/* ---------------------------------------------------------------- boxes of tensors in memory (sm_90 and later) */
+/* A tensor map (tensor_map.cuh) says where a tensor of BF16 lies and how large a box of it is: rows of 64 elements, which come to shared
+ * memory as an operand of wgmma.cuh, at a multiple of 1024 bytes. What lies outside of the tensor comes as zeros and is not written.
+ *
+ * One thread asks; all bytes of the box count at the mbarrier when they are there. c: where the box begins, innermost first. */
+__device__ __forceinline__ void ptx_box_load(ptx_shared to, const void *map, int c0, int c1, int c2, int c3, int c4, ptx_shared bar)
+{
+	PTX_CLUSTER("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5,%6}], [%7];"
+	            ::"r"(to), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(bar) : "memory");
+}
+/* The same and the other way of a tensor of three dimensions. What was written to `from` must be fenced (ptx_operands_written()) and met for. The box has been read when
+ * the thread comes past ptx_box_wait(), which it does before it ends, and is in memory at the end of the launch. */
+__device__ __forceinline__ void ptx_box_load3(ptx_shared to, const void *map, int c0, int c1, int c2, ptx_shared bar)
+{
+	PTX_CLUSTER("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4}], [%5];"
+	            ::"r"(to), "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(bar) : "memory");
+}
+__device__ __forceinline__ void ptx_box_store(ptx_shared from, const void *map, int c0, int c1, int c2)
+{
+	PTX_CLUSTER("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1,%2,%3}], [%4];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(from) : "memory");
+	PTX_CLUSTER("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void ptx_box_wait() { PTX_CLUSTER("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
 /* ---------------------------------------------------------------- arithmetic */
+/* max(x, 0) and max(y, 0) as BF16, x in the lower half; NaN stays one. */
+__device__ __forceinline__ unsigned ptx_relu_bf16(float x, float y)
+{
+	unsigned r;
+	asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
+	return r;
+}
+/* All bits of a half of x where that is more than 0, none elsewhere. */
+__device__ __forceinline__ unsigned ptx_positive_bf16(unsigned x)
+{
+	unsigned r = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+	asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0));
+#endif
+	return r;
+}
 /* To TF32, nearest, ties away from zero. */
 __device__ __forceinline__ unsigned ptx_tf32(float x)
 {
@@ -186,6 +233,13 @@ __device__ __forceinline__ float ptx_saturate(float x)
 /* x, which stays in a register from here on: the assembler works addresses out again wherever they are wanted, as it cannot what came
  * out of an exchange between lanes. */
 __device__ __forceinline__ unsigned ptx_keep(unsigned x) { return __shfl_sync(0xffffffffu, x, threadIdx.x & 31); }
+/* x, and what follows from it is worked out where this stands, not once before a loop. */
+__device__ __forceinline__ int ptx_again(int x)
+{
+	int y;
+	asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+	return y;
+}
 /* The largest integer over the warp, in all lanes. */
 __device__ __forceinline__ int ptx_warp_max(int x) { return __reduce_max_sync(0xffffffffu, x); }
 

@@ -61,17 +61,26 @@ __device__ __forceinline__ ptx_operand ptx_operand_at(ptx_shared at, unsigned ap
 #define PTX_R24 PTX_R21 ",%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define PTX_R28 PTX_R24 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define PTX_R32 PTX_R28 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define PTX_GROUP_MMA(eights, n, a_at, b_at, a_t_at, b_t_at)                                                                                            \
-	asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" PTX_R##eights "}, %" a_at ", %" b_at ", 1, 1, 1, %" a_t_at ", %" b_t_at ";" \
-	             : PTX_D##eights(0) : "l"(a), "l"(b), "n"(AT), "n"(BT))
+#define PTX_GROUP_MMA(eights, n, a_at, b_at, a_t_at, b_t_at, keep_at)                                                                                   \
+	asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" PTX_R##eights "}, %" a_at ", %" b_at ", %" keep_at ", 1, 1, %" a_t_at      \
+	             ", %" b_t_at ";" : PTX_D##eights(0) : "l"(a), "l"(b), "n"(AT), "n"(BT), "n"(KEEP))
+#define PTX_GROUP_MMA_A(eights, n, a0_at, a1_at, a2_at, a3_at, b_at, keep_at, b_t_at)                                                                   \
+	asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" PTX_R##eights "}, {%" a0_at ", %" a1_at ", %" a2_at ", %" a3_at "}, %" b_at \
+	             ", %" keep_at ", 1, 1, %" b_t_at ";" : PTX_D##eights(0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(KEEP), "n"(BT))
 /* A statement about all of d. */
 #define PTX_GROUP_CASE(eights, what) if constexpr (NJ == eights) asm volatile(what : PTX_D##eights(0)::"memory")
 #define PTX_GROUP_REGISTERS(what)          \
 	do {                               \
+		PTX_GROUP_CASE(4, what);   \
+		PTX_GROUP_CASE(7, what);   \
 		PTX_GROUP_CASE(8, what);   \
+		PTX_GROUP_CASE(12, what);  \
+		PTX_GROUP_CASE(14, what);  \
 		PTX_GROUP_CASE(16, what);  \
 		PTX_GROUP_CASE(20, what);  \
+		PTX_GROUP_CASE(21, what);  \
 		PTX_GROUP_CASE(24, what);  \
+		PTX_GROUP_CASE(28, what);  \
 		PTX_GROUP_CASE(32, what);  \
 		PTX_GROUP_CASE(35, what);  \
 	} while (0)
@@ -83,35 +92,64 @@ template <int NJ> __device__ __forceinline__ void ptx_group_begin(float (*d)[4])
 	PTX_GROUP_REGISTERS("wgmma.fence.sync.aligned;");
 #endif
 }
+/* The same where targets are new (KEEP 0) and other operands are in registers, N fragments. */
+template <int N> __device__ __forceinline__ void ptx_group_begin_a(unsigned (*a)[4])
+{
+#ifdef PTX_WARPGROUPS
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
 /* d += a b, 64 rows by NJ x 8 columns, 16 of k. d is the fragment of ptx_mma_bf16(): warp w of the group has rows 16 w on. AT, BT: transposed.
- * Nothing may touch d, nor write to a or b, until ptx_group_wait(). */
-template <int NJ, int AT = 0, int BT = 0> __device__ __forceinline__ void ptx_group_mma(float (*d)[4], ptx_operand a, ptx_operand b)
+ * KEEP 0: d = a b, whatever was there. Nothing may touch d, nor write to a or b, until ptx_group_wait(). */
+template <int NJ, int AT = 0, int BT = 0, int KEEP = 1> __device__ __forceinline__ void ptx_group_mma(float (*d)[4], ptx_operand a, ptx_operand b)
 {
 #ifdef PTX_WARPGROUPS
 	if constexpr (NJ == 4)
-		PTX_GROUP_MMA(4, "32", "16", "17", "18", "19");
+		PTX_GROUP_MMA(4, "32", "16", "17", "18", "19", "20");
 	if constexpr (NJ == 7)
-		PTX_GROUP_MMA(7, "56", "28", "29", "30", "31");
+		PTX_GROUP_MMA(7, "56", "28", "29", "30", "31", "32");
 	if constexpr (NJ == 8)
-		PTX_GROUP_MMA(8, "64", "32", "33", "34", "35");
+		PTX_GROUP_MMA(8, "64", "32", "33", "34", "35", "36");
 	if constexpr (NJ == 12)
-		PTX_GROUP_MMA(12, "96", "48", "49", "50", "51");
+		PTX_GROUP_MMA(12, "96", "48", "49", "50", "51", "52");
 	if constexpr (NJ == 14)
-		PTX_GROUP_MMA(14, "112", "56", "57", "58", "59");
+		PTX_GROUP_MMA(14, "112", "56", "57", "58", "59", "60");
 	if constexpr (NJ == 16)
-		PTX_GROUP_MMA(16, "128", "64", "65", "66", "67");
+		PTX_GROUP_MMA(16, "128", "64", "65", "66", "67", "68");
 	if constexpr (NJ == 20)
-		PTX_GROUP_MMA(20, "160", "80", "81", "82", "83");
+		PTX_GROUP_MMA(20, "160", "80", "81", "82", "83", "84");
 	if constexpr (NJ == 21)
-		PTX_GROUP_MMA(21, "168", "84", "85", "86", "87");
+		PTX_GROUP_MMA(21, "168", "84", "85", "86", "87", "88");
 	if constexpr (NJ == 24)
-		PTX_GROUP_MMA(24, "192", "96", "97", "98", "99");
+		PTX_GROUP_MMA(24, "192", "96", "97", "98", "99", "100");
 	if constexpr (NJ == 28)
-		PTX_GROUP_MMA(28, "224", "112", "113", "114", "115");
+		PTX_GROUP_MMA(28, "224", "112", "113", "114", "115", "116");
 	if constexpr (NJ == 32)
-		PTX_GROUP_MMA(32, "256", "128", "129", "130", "131");
+		PTX_GROUP_MMA(32, "256", "128", "129", "130", "131", "132");
 #endif
 	static_assert(NJ == 4 || NJ == 7 || NJ == 8 || NJ == 12 || NJ == 14 || NJ == 16 || NJ == 20 || NJ == 21 || NJ == 24 || NJ == 28 || NJ == 32, "columns");
+}
+/* The same with a in registers: the fragment of ptx_mma_bf16() of the warp's 16 rows, which is what two eights of a target are as BF16. */
+template <int NJ, int BT = 0, int KEEP = 1> __device__ __forceinline__ void ptx_group_mma_a(float (*d)[4], const unsigned a[4], ptx_operand b)
+{
+#ifdef PTX_WARPGROUPS
+	if constexpr (NJ == 4)
+		PTX_GROUP_MMA_A(4, "32", "16", "17", "18", "19", "20", "21", "22");
+	if constexpr (NJ == 7)
+		PTX_GROUP_MMA_A(7, "56", "28", "29", "30", "31", "32", "33", "34");
+	if constexpr (NJ == 8)
+		PTX_GROUP_MMA_A(8, "64", "32", "33", "34", "35", "36", "37", "38");
+	if constexpr (NJ == 12)
+		PTX_GROUP_MMA_A(12, "96", "48", "49", "50", "51", "52", "53", "54");
+	if constexpr (NJ == 14)
+		PTX_GROUP_MMA_A(14, "112", "56", "57", "58", "59", "60", "61", "62");
+	if constexpr (NJ == 16)
+		PTX_GROUP_MMA_A(16, "128", "64", "65", "66", "67", "68", "69", "70");
+#endif
+	static_assert(NJ == 4 || NJ == 7 || NJ == 8 || NJ == 12 || NJ == 14 || NJ == 16, "columns");
 }
 /* The products since the last of these are a group; ptx_group_wait<N> waits for all but the N last groups. */
 __device__ __forceinline__ void ptx_group_commit()
@@ -120,9 +158,16 @@ __device__ __forceinline__ void ptx_group_commit()
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
+/* The same: nothing of the targets may be touched yet, but what the groups read. */
+template <int N = 1> __device__ __forceinline__ void ptx_group_wait_before()
+{
+#ifdef PTX_WARPGROUPS
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+#endif
+}
 template <int N, int NJ> __device__ __forceinline__ void ptx_group_wait(float (*d)[4])
 {
-	static_assert((N == 0 || N == 1) && (NJ == 8 || NJ == 16 || NJ == 20 || NJ == 24 || NJ == 32 || NJ == 35), "groups under way, columns");
+	static_assert(N == 0 || N == 1, "groups under way");
 #ifdef PTX_WARPGROUPS
 	if constexpr (N == 0)
 		PTX_GROUP_REGISTERS("wgmma.wait_group.sync.aligned 0;");
@@ -130,6 +175,22 @@ template <int N, int NJ> __device__ __forceinline__ void ptx_group_wait(float (*
 		PTX_GROUP_REGISTERS("wgmma.wait_group.sync.aligned 1;");
 #endif
 }
+
+/* A warpgroup has MOST registers a thread from here on, all of its warps: more than the block began with, or fewer. */
+template <int MOST> __device__ __forceinline__ void ptx_registers_more()
+{
+#ifdef PTX_WARPGROUPS
+	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MOST));
+#endif
+}
+template <int MOST> __device__ __forceinline__ void ptx_registers_fewer()
+{
+#ifdef PTX_WARPGROUPS
+	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(MOST));
+#endif
+}
+/* The threads of a warpgroup meet; which: a number of its own, from 0 on. */
+__device__ __forceinline__ void ptx_group_sync(int which) { asm volatile("bar.sync %0, 128;" ::"r"(which + 1) : "memory"); }
 
 #else
 #define PTX_WARPGROUPS 1

@@ -416,6 +416,31 @@ static void block_meets(const char *what, int line)
 		emu_yield();
 }
 void emu_sync(const char *what, int line) { block_meets(what, line); }
+void emu_group_sync(int which, int line)
+{
+	struct emu_block *b = emu_block_now;
+	struct emu_thread *t = emu_now;
+
+	if (which < 0 || which >= EMU_WARPS_MAX / 4)
+		emu_fail("line %d: no barrier %d of a warpgroup", line, which);
+	auto &g = b->group[which];
+	if (!g.owner)
+		g.owner = t->warp / 4 + 1;
+	if (g.who.empty())
+		g.line = line;
+	if (g.line != line || g.owner != t->warp / 4 + 1)
+		emu_fail("ptx_group_sync(%d), line %d: others are there at line %d, of warpgroup %u", which, line, g.line, g.owner - 1);
+	if (g.who.size() + 1 < 128) {
+		g.who.push_back(t);
+		t->what = "ptx_group_sync()", t->line = line;
+		emu_wait_here();
+		t->what = nullptr;
+		return;
+	}
+	for (struct emu_thread *w : g.who)
+		emu_ready(b, w->warp, 1u << w->lane);
+	g.who.clear();
+}
 int emu_count(int predicate, int line, const char *what)
 {
 	emu_block_now->counted += predicate != 0;

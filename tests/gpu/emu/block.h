@@ -18,7 +18,7 @@ struct emu_warp_state {
 };
 
 /* A store into another block that has not landed. */
-struct emu_store { uintptr_t to; unsigned bytes; unsigned char value[16]; uintptr_t bar; int line; }; /* bar: the mbarrier that it counts at */
+struct emu_store { uintptr_t to; unsigned bytes; unsigned char value[128]; uintptr_t bar; int line; }; /* bar: the mbarrier that it counts at */
 
 /* An mbarrier in shared memory, where only a mark lies that nobody may overwrite. */
 struct emu_mbarrier {
@@ -39,6 +39,7 @@ struct emu_block {
 	unsigned arrived;        /* at the block's barrier */
 	const char *barrier_what;
 	int barrier_line, counted, counted_last;
+	struct { int line; unsigned owner; std::vector<struct emu_thread *> who; } group[EMU_WARPS_MAX / 4]; /* at the barriers of its warpgroups; whose it is, counted from 1 */
 	unsigned let;            /* threads that let the next launch begin */
 	int pool;
 	char *shared;

@@ -6,6 +6,8 @@
 #include "block.h"
 #include <emu_ptx.h>
 
+#include <algorithm>
+#include <map>
 #include <stdio.h>
 
 unsigned emu_cluster_rank(void) { return emu_block_now->rank; }
@@ -268,6 +270,115 @@ void emu_remote_async(uintptr_t a, const void *v, unsigned bytes, uintptr_t bar,
 	doze();
 }
 
+/* ---------------------------------------------------------------- boxes */
+
+enum { BOX_ROW = 128, BOX_ALIGN = 1024 };
+
+int emu_tensor_map_make(struct emu_tensor_map *map, const void *base, int n, const uint64_t *size, const uint64_t *stride, const uint32_t *box)
+{
+	*map = {(const char *)base, n, {}, {}, {}};
+	if (n < 3 || n > 5 || (uintptr_t)base % 16 || box[0] * 2 != BOX_ROW)
+		return 0;
+	for (int i = 0; i < n; i++) {
+		map->size[i] = size[i], map->box[i] = box[i];
+		if (i + 1 < n)
+			map->stride[i] = stride[i];
+		if (!size[i] || size[i] >> 32 || !box[i] || box[i] > 256 || (i + 1 < n && (!stride[i] || stride[i] % 16 || stride[i] >> 40)))
+			return 0;
+	}
+	return 1;
+}
+
+/* Row r of a box that begins at c; NULL: outside. left: how many of its elements are inside. */
+static const char *row_of(const struct emu_tensor_map *map, const int *c, unsigned r, unsigned *left)
+{
+	const char *p = map->base;
+
+	for (int i = 1; i < map->n; i++) {
+		const long at = (long)c[i] + r % map->box[i];
+
+		r /= map->box[i];
+		if (at < 0 || at >= (long)map->size[i])
+			return nullptr;
+		p += (uint64_t)at * map->stride[i - 1];
+	}
+	if (c[0] < 0 || c[0] >= (long)map->size[0])
+		return nullptr;
+	*left = (unsigned)std::min<uint64_t>(map->box[0], map->size[0] - (uint64_t)c[0]);
+	return p + (size_t)c[0] * 2;
+}
+static unsigned rows_of(const struct emu_tensor_map *map)
+{
+	unsigned rows = 1;
+
+	for (int i = 1; i < map->n; i++)
+		rows *= map->box[i];
+	return rows;
+}
+/* The 16 bytes q of a row of shared memory are where others are that the row's address says. */
+static void swizzle(unsigned char *to, const unsigned char *from, uintptr_t at)
+{
+	for (unsigned q = 0; q < BOX_ROW / 16; q++)
+		memcpy(to + (q ^ (at / BOX_ROW & 7)) * 16, from + q * 16, 16);
+}
+
+void emu_box_load(uintptr_t to, const struct emu_tensor_map *map, const int *c, uintptr_t bar, int line)
+{
+	const unsigned rank = emu_block_now->rank;
+
+	if (to % BOX_ALIGN || (uintptr_t)map % 64)
+		emu_fail("line %d: a box to %#lx, by a map at %p", line, (unsigned long)to, (const void *)map);
+	barrier_at(emu_block_now, emu_remote_at(bar, rank), line);
+	for (unsigned r = 0; r < rows_of(map); r++) {
+		unsigned left = 0;
+		unsigned char row[BOX_ROW] = {}, place[BOX_ROW];
+		const char *from = row_of(map, c, r, &left);
+
+		if (from)
+			memcpy(row, from, left * 2);
+		swizzle(place, row, to + r * BOX_ROW);
+		struct emu_store s = sent(emu_remote_at(to + r * BOX_ROW, rank), place, BOX_ROW);
+		s.bar = emu_remote_at(bar, rank), s.line = line;
+		emu_block_now->cluster->under_way.push_back(s); /* in the natural order too it counts when nobody can go on */
+	}
+	doze();
+}
+
+struct box { uintptr_t from; struct emu_tensor_map map; int c[3], line; std::vector<unsigned char> bytes; };
+static std::map<const struct emu_thread *, std::vector<struct box>> going;
+
+void emu_box_store(uintptr_t from, const struct emu_tensor_map *map, const int *c, int line)
+{
+	if (from % BOX_ALIGN || (uintptr_t)map % 64 || map->n != 3)
+		emu_fail("line %d: a box from %#lx, by a map at %p", line, (unsigned long)from, (const void *)map);
+	struct box b = {from, *map, {c[0], c[1], c[2]}, line, {}};
+
+	b.bytes.resize((size_t)rows_of(map) * BOX_ROW);
+	emu_move((char *)b.bytes.data(), (const char *)from, b.bytes.size());
+	going[emu_now].push_back(std::move(b));
+}
+
+void emu_box_wait(void)
+{
+	auto at = going.find(emu_now);
+
+	if (at == going.end())
+		return;
+	for (const struct box &b : at->second)
+		for (unsigned r = 0; r < rows_of(&b.map); r++) {
+			const unsigned char *now = (const unsigned char *)b.from + r * BOX_ROW;
+			unsigned char row[BOX_ROW];
+			unsigned left = 0;
+
+			if (memcmp(now, b.bytes.data() + r * BOX_ROW, BOX_ROW) != 0)
+				emu_fail("line %d: row %u of a box was written while it was on its way to memory", b.line, r);
+			swizzle(row, now, b.from + r * BOX_ROW);
+			if (char *to = const_cast<char *>(row_of(&b.map, b.c, r, &left)))
+				memcpy(to, row, left * 2);
+		}
+	going.erase(at);
+}
+
 bool emu_exchange_deliver(struct emu_cluster *c, bool some)
 {
 	std::vector<struct emu_store> &u = c->under_way;
@@ -289,6 +400,9 @@ bool emu_exchange_deliver(struct emu_cluster *c, bool some)
 void emu_exchange_ends(void)
 {
 	const struct emu_block *b = emu_block_now;
+
+	if (going.count(emu_now))
+		emu_fail("the thread ends with boxes on their way to memory");
 
 	if (emu_now->told)
 		emu_fail("the thread ends between arriving at the barrier of its cluster and waiting there: others may still store into its block");

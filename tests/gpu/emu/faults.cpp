@@ -207,6 +207,71 @@ template <int FAULT> static void group(void)
 		}
 }
 
+/* A box that reaches beyond its tensor comes, is copied as an operand lies, with 1 added to what is there, and goes.
+ * FAULT 0: right; 1: read before it is there; 2: written while it is on its way to memory; 3: nobody waits for that; 4: the warpgroups name one barrier. */
+enum { BOX_COLUMNS = 72, BOX_ROWS = 5, BOX_TRIALS = 2, BOX_AT = 56, BOX_ALL = BOX_COLUMNS * BOX_ROWS * BOX_TRIALS };
+struct box_args { struct emu_tensor_map from, to; };
+template <int FAULT> static __global__ void k_box(struct box_args x)
+{
+	PTX_SHARED(char, shared);
+	char *const base = (char *)(((uintptr_t)shared + 1023) & ~(uintptr_t)1023);
+	const ptx_shared panel = ptx_shared_at(base), bar = panel + 64 * 128;
+
+	if (threadIdx.x == 0) {
+		ptx_barrier_init(bar, 1);
+		ptx_barrier_init_fence();
+	}
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		ptx_barrier_expect(bar, 64 * 128);
+		ptx_box_load3(panel, &x.from, BOX_AT, 1, 1, bar);
+	}
+	if (FAULT != 1)
+		ptx_barrier_wait(bar, 0);
+	ptx_group_sync(FAULT == 4 ? 0 : threadIdx.x / 128);
+	for (int i = threadIdx.x; i < 64 * 64; i += blockDim.x) {
+		__nv_bfloat16 *p = (__nv_bfloat16 *)(base + i / 64 * 128 + ((i % 64 / 8) ^ (i / 64 & 7)) * 16) + i % 8;
+
+		*p = __float2bfloat16(__bfloat162float(*p) + (i / 64 < BOX_ROWS - 1 && i % 64 < BOX_COLUMNS - BOX_AT));
+	}
+	ptx_operands_written();
+	__syncthreads();
+	if (FAULT == 1)
+		ptx_barrier_wait(bar, 0);
+	if (threadIdx.x == 0) {
+		ptx_box_store(panel, &x.to, BOX_AT, 1, 0);
+		if (FAULT == 2)
+			*(unsigned *)base ^= 1;
+		if (FAULT != 3)
+			ptx_box_wait();
+	}
+}
+template <int FAULT> static void boxes(void)
+{
+	static const uint64_t size[3] = {BOX_COLUMNS, BOX_ROWS, BOX_TRIALS}, stride[2] = {BOX_COLUMNS * 2, BOX_COLUMNS * BOX_ROWS * 2};
+	static const uint32_t box[3] = {64, 64, 1};
+	__nv_bfloat16 h[2 * BOX_ALL], *d = (__nv_bfloat16 *)device_floats(BOX_ALL);
+	struct box_args x;
+	cudaLaunchConfig_t c = {};
+
+	for (int i = 0; i < 2 * BOX_ALL; i++)
+		h[i] = __float2bfloat16(i < BOX_ALL ? (float)(i % 200) : -1.f);
+	MUST(cudaMemcpy(d, h, sizeof h, cudaMemcpyHostToDevice) == cudaSuccess);
+	MUST(emu_tensor_map_make(&x.from, d, 3, size, stride, box) && emu_tensor_map_make(&x.to, d + BOX_ALL, 3, size, stride, box));
+	c.gridDim = dim3(1), c.blockDim = dim3(256), c.dynamicSmemBytes = 10 << 10;
+	MUST(cudaLaunchKernelEx(&c, k_box<FAULT>, x) == cudaSuccess);
+	MUST(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost) == cudaSuccess);
+	for (int i = 0; i < BOX_ALL; i++) {
+		const int column = i % BOX_COLUMNS, row = i / BOX_COLUMNS % BOX_ROWS, trial = i / BOX_COLUMNS / BOX_ROWS;
+		const float want = column < BOX_AT || row < 1 || trial ? -1.f : (float)((i + BOX_ALL / 2) % 200) + 1, got = __bfloat162float(h[BOX_ALL + i]);
+
+		if (got != want) {
+			fprintf(stderr, "not what was there: %g, not %g\n", got, want);
+			abort();
+		}
+	}
+}
+
 static __global__ void k_missed(float *) { if (threadIdx.x != 3) __syncthreads(); }
 static __global__ void k_apart(float *p)
 {
@@ -324,6 +389,7 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"sums", nullptr, sums, 1},
 	{"product", nullptr, product, 1},
 	{"product of a warpgroup", nullptr, group<0>, 1},
+	{"boxes, warpgroups that meet", nullptr, boxes<0>, 1},
 	{"copy", nullptr, copy, 1},
 	{"capture", nullptr, capture, 1},
 	{"beside a capture", nullptr, beside, 1},
@@ -338,6 +404,10 @@ static const struct { const char *name, *words; /* NULL: it is right */ void (*a
 	{"an operand that is written while a warpgroup reads it", "was written while the instruction ran", group<1>, 1},
 	{"a warpgroup's product before the wait", "not the product: nan", group<2>, 1},
 	{"an operand that begins anywhere", "in the middle of its rows", group<3>, 1},
+	{"a box that is read before it is there", "not what was there", boxes<1>, 1},
+	{"a box that is written on its way to memory", "while it was on its way to memory", boxes<2>, 1},
+	{"a box that nobody waits for", "boxes on their way to memory", boxes<3>, 1},
+	{"two warpgroups at one barrier", "ptx_group_sync(0)", boxes<4>, 1},
 	{"dependent launch that does not wait", "without having waited", [] { wrong(k_never, true); }, 1},
 	{"the next let in too early", "before it has waited", [] { wrong(k_hurry, true); }, 1},
 	{"read in front of the wait", "read too early", early, 0},

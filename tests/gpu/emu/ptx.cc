@@ -121,6 +121,19 @@ template <bool TRANSPOSED> static inline void ldmatrix(void *const arg[32], int 
 void emu_ldmatrix4_op(void *const arg[32], unsigned) { ldmatrix<false>(arg, 4); }
 void emu_ldmatrix4t_op(void *const arg[32], unsigned) { ldmatrix<true>(arg, 4); }
 
+void emu_stmatrix4_op(void *const arg[32], unsigned)
+{
+	for (int i = 0; i < 4; i++)
+		for (int r = 0; r < 8; r++) {
+			unsigned *row = (unsigned *)(uintptr_t)((const struct emu_ldmatrix *)arg[i * 8 + r])->row;
+
+			if ((uintptr_t)row % 16)
+				emu_fail("stmatrix: the row of lane %d at %p is not at a multiple of 16", i * 8 + r, (void *)row);
+			for (int t = 0; t < 4; t++)
+				row[t] = ((const struct emu_ldmatrix *)arg[r * 4 + t])->r[i];
+		}
+}
+
 /* ---------------------------------------------------------------- mma */
 
 /* c[16][8] += a[16][K] b[K][8], k by k: the products are exact in F32, so fused or not is the same. */

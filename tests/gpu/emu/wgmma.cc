@@ -2,6 +2,7 @@
 #include "emu.h"
 #include <emu_ptx.h>
 #include <emu_wgmma.h>
+#include <algorithm>
 #include <unordered_map>
 
 /* An instruction under way: what it read, to be compared when it ends. */
@@ -45,7 +46,7 @@ void emu_group_mma_op(void *const arg[32], unsigned)
 	struct issued i = {};
 	float a[16][16];
 
-	for (int o = 0; o < 2; o++)
+	for (int o = x->r ? 1 : 0; o < 2; o++)
 		if (((o ? x->b_t : x->a_t) ? (o ? x->b.at : x->a.at) % 1024 : (o ? x->b.at : x->a.at) % 1024 % 32) || (o ? x->b.at : x->a.at) % 1024 >= 128)
 			emu_fail("wgmma: operand %d begins in the middle of its rows", o);
 	i.eights = x->eights, i.group = g->closed;
@@ -66,11 +67,20 @@ void emu_group_mma_op(void *const arg[32], unsigned)
 	}
 	if (s->eights != x->eights)
 		emu_fail("wgmma: %d columns into a target that takes %d", n, s->eights * 8);
+	if (!x->keep)
+		std::fill(s->c.begin(), s->c.end(), 0.f);
 	memcpy(i.d, s->d, sizeof i.d);
 	i.read.reserve(16 * 16 + 16 * n);
 	for (int r = 0; r < 16; r++)
 		for (int k = 0; k < 16; k++)
-			a[r][k] = take(&i, &x->a, x->a_t, first + r, k);
+			if (x->r) { /* lane g * 4 + t: rows g and, every second register, g + 8; two columns from 2 t and, behind two registers, 2 t + 8 on */
+				const unsigned short *p = (const unsigned short *)&((const struct emu_group_mma *)arg[r % 8 * 4 + k % 8 / 2])->r[r / 8 + k / 8 * 2] + k % 2;
+
+				i.read.push_back({p, *p});
+				a[r][k] = __uint_as_float((unsigned)*p << 16);
+			} else {
+				a[r][k] = take(&i, &x->a, x->a_t, first + r, k);
+			}
 	for (int k = 0; k < 16; k++) { /* products are exact in F32, so fused or not is the same */
 		float b[256];
 

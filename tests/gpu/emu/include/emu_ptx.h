@@ -6,6 +6,8 @@
 #ifndef FH_EMU_PTX_H
 #define FH_EMU_PTX_H
 
+#include <cuda_bf16.h>
+
 #define PTX_SHARED(T, name) T *const name = (T *)emu_dynamic_shared()
 
 typedef uintptr_t ptx_shared;
@@ -36,6 +38,14 @@ static inline void ptx_ldmatrix4t(unsigned r[4], const void *p, int line = __bui
 	emu_warp("ldmatrix.trans", line, 0xffffffffu, &a, emu_ldmatrix4t_op);
 }
 static inline void ptx_ldmatrix4t(unsigned r[4], ptx_shared s, int line = __builtin_LINE()) { ptx_ldmatrix4t(r, (const void *)s, line); }
+
+void emu_stmatrix4_op(void *const arg[32], unsigned mask);
+static inline void ptx_stmatrix4(ptx_shared s, const unsigned r[4], int line = __builtin_LINE())
+{
+	struct emu_ldmatrix a = {(const void *)s, const_cast<unsigned *>(r)};
+
+	emu_warp("stmatrix", line, 0xffffffffu, &a, emu_stmatrix4_op);
+}
 
 struct emu_mma { float *c; const unsigned *a; unsigned b[2]; };
 void emu_mma_bf16_op(void *const arg[32], unsigned mask);
@@ -84,6 +94,33 @@ static inline void ptx_barrier_wait(ptx_shared bar, unsigned parity, int line = 
 static inline void ptx_remote_async4(ptx_remote a, unsigned v, ptx_remote bar, int line = __builtin_LINE()) { emu_remote_async(a, &v, 4, bar, line); }
 static inline void ptx_remote_async16(ptx_remote a, uint4 v, ptx_remote bar, int line = __builtin_LINE()) { emu_remote_async(a, &v, 16, bar, line); }
 
+/* Boxes: one that comes is read at once, and is stored at an mbarrier as what is sent to it; one that goes is read when it is asked for and
+ * must be the same when it is waited for, and is in memory then. */
+struct alignas(64) emu_tensor_map { const char *base; int n; uint64_t size[5], stride[4]; uint32_t box[5]; };
+int emu_tensor_map_make(struct emu_tensor_map *map, const void *base, int n, const uint64_t *size, const uint64_t *stride, const uint32_t *box);
+void emu_box_load(uintptr_t to, const struct emu_tensor_map *map, const int *c, uintptr_t bar, int line);
+void emu_box_store(uintptr_t from, const struct emu_tensor_map *map, const int *c, int line);
+void emu_box_wait(void);
+static inline void ptx_box_load(ptx_shared to, const void *map, int c0, int c1, int c2, int c3, int c4, ptx_shared bar, int line = __builtin_LINE())
+{
+	const int c[] = {c0, c1, c2, c3, c4};
+
+	emu_box_load(to, (const struct emu_tensor_map *)map, c, bar, line);
+}
+static inline void ptx_box_load3(ptx_shared to, const void *map, int c0, int c1, int c2, ptx_shared bar, int line = __builtin_LINE())
+{
+	const int c[] = {c0, c1, c2};
+
+	emu_box_load(to, (const struct emu_tensor_map *)map, c, bar, line);
+}
+static inline void ptx_box_store(ptx_shared from, const void *map, int c0, int c1, int c2, int line = __builtin_LINE())
+{
+	const int c[] = {c0, c1, c2};
+
+	emu_box_store(from, (const struct emu_tensor_map *)map, c, line);
+}
+static inline void ptx_box_wait() { emu_box_wait(); }
+
 static inline unsigned ptx_tf32(float x)
 {
 	const unsigned u = __float_as_uint(x);
@@ -91,12 +128,25 @@ static inline unsigned ptx_tf32(float x)
 	return x != x ? 0x7fffffffu : (u & 0x7f800000u) == 0x7f800000u ? u : (u + 0x1000u) & 0xffffe000u;
 }
 static inline float ptx_max_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? a : b; }
+static inline unsigned ptx_relu_bf16(float x, float y)
+{
+	const __nv_bfloat162 v = __floats2bfloat162_rn(ptx_max_nan(x, 0.f), ptx_max_nan(y, 0.f));
+	unsigned u;
+
+	memcpy(&u, &v, sizeof u);
+	return u;
+}
+static inline unsigned ptx_positive_bf16(unsigned x)
+{
+	return (__uint_as_float(x << 16) > 0.f ? 0xffffu : 0u) | (__uint_as_float(x & 0xffff0000u) > 0.f ? 0xffff0000u : 0u);
+}
 /* The approximations: as near as F32 gets, subnormals to zero. */
 static inline float emu_ftz(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0.f, x) : x; }
 static inline float ptx_exp2(float x) { return emu_ftz(exp2f(emu_ftz(x))); }
 static inline float ptx_log2(float x) { return log2f(emu_ftz(x)); }
 static inline float ptx_reciprocal(float x) { return emu_ftz(1.f / emu_ftz(x)); }
 static inline float ptx_saturate(float x) { return x > 0.f ? x < 1.f ? x : 1.f : 0.f; }
+static inline int ptx_again(int x) { return x; }
 static inline ptx_shared ptx_keep(ptx_shared x) { return x; }
 void emu_max_op(void *const arg[32], unsigned mask);
 static inline int ptx_warp_max(int x, int line = __builtin_LINE())
