@@ -120,6 +120,15 @@ static void set_threads(const struct config *c)
 	setenv("FH_HOST_THREADS", text, 1);
 }
 
+/* Where the device remembers which products it computes how (gpu/cuda/product.cuh). Before any thread is started. */
+static void set_choices(const struct config *c)
+{
+	char path[CONFIG_TEXT_MAX + 16];
+
+	snprintf(path, sizeof path, "%s/products", c->state_dir);
+	setenv("FH_GPU_CHOICES", path, 0);
+}
+
 static int open_device(struct daemon *d, struct fh_status *st)
 {
 	size_t limit = (size_t)d->config.memory;
@@ -280,6 +289,7 @@ int daemon_start(struct daemon *d, const struct config *c, struct fh_status *st)
 	raise_file_limit();
 	set_threads(c);
 	backend_environment();
+	set_choices(c);
 	make_runtime_dir(c);
 	if (uv_loop_init(&d->loop))
 		return fh_fail(st, FH_EXHAUSTED, "no event loop");

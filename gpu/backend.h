@@ -110,8 +110,13 @@ struct backend {
 	int (*act_open)(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st);
 	int (*act)(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action,
 		   struct fh_status *st);
+	/* How products are computed, where a trainer chooses between ways that have other bits by what is faster: part of what a job is, so checkpoints
+	 * hold it. products: in words, "" where there is nothing to choose. keep_products: a job begins (NULL: as the trainer chose), or goes on with
+	 * what its checkpoint says; FH_CONFLICT where that cannot be, and nothing has changed. Both NULL: there is never anything to choose. */
+	void (*products)(const struct exec *x, char *text, size_t size);
+	int (*keep_products)(struct exec *x, const char *text, struct fh_status *st);
 };
-#define BACKEND_ABI 5
+#define BACKEND_ABI 6
 /* What fhd-cuda.so exports. FH_UNAVAILABLE with the reason when there is no usable device. */
 #define BACKEND_ENTRY "fhd_backend_cuda"
 typedef int (*backend_entry)(int abi, int device, const struct backend **out, struct fh_status *st);

@@ -19,6 +19,8 @@
 #define POSITION_FIELDS 4
 #define META_MAX 64 /* keys and values of the caller */
 #define NUMBER_TEXT 32
+#define PRODUCTS_TEXT 96
+#define PRODUCTS_OWN "own" /* files from before there was a choice */
 
 _Static_assert(sizeof(struct position) == POSITION_FIELDS * sizeof(int64_t), "a position is a row of int64");
 
@@ -348,10 +350,14 @@ int trainer_resume(struct trainer *t, const struct fh_spec *spec, struct market 
 	struct job_start start;
 	struct fh_spec made;
 	struct st_file *f;
+	const char *text;
+	char products[PRODUCTS_TEXT];
 	int rc = checkpoint_open(checkpoint, &f, &made, st);
 
 	if (rc)
 		return rc;
+	text = st_meta(f, "products");
+	snprintf(products, sizeof products, "%s", text ? text : PRODUCTS_OWN);
 	rc = trainer_prepare(t, spec, m, &start, st);
 	if (rc == 0)
 		rc = check_market(f, m, st);
@@ -360,6 +366,8 @@ int trainer_resume(struct trainer *t, const struct fh_spec *spec, struct market 
 	if (rc == 0)
 		rc = load_all(t, f, &start, tensor, &at, st);
 	st_close(f);
+	if (rc == 0 && t->backend->keep_products)
+		rc = t->backend->keep_products(t->x, products, st);
 	if (rc == 0)
 		rc = trainer_install(t, &start, m, 0, 0, NULL, NULL, st);
 	if (rc == 0)
@@ -447,7 +455,7 @@ static int list_tensor(struct trainer *t, struct list *l, int tensor, struct fh_
 static int make_image(const struct trainer *t, const struct list *l, const char *const *meta, struct st_image *out,
 		      struct fh_status *st)
 {
-	char spec[SPEC_TEXT_MAX], step[NUMBER_TEXT], vector_step[NUMBER_TEXT], stored[NUMBER_TEXT], seed[NUMBER_TEXT];
+	char spec[SPEC_TEXT_MAX], step[NUMBER_TEXT], vector_step[NUMBER_TEXT], stored[NUMBER_TEXT], seed[NUMBER_TEXT], products[PRODUCTS_TEXT] = "";
 	const char *all[2 * META_MAX + 32] = {"format", CHECKPOINT_FORMAT, "version", CHECKPOINT_VERSION, "model", t->spec.model,
 					      "spec", spec, "step", step, "vector_step", vector_step, "transitions", stored,
 					      "seed", seed, "market", t->market->hash, "backend", t->backend->name};
@@ -458,6 +466,10 @@ static int make_image(const struct trainer *t, const struct list *l, const char 
 	snprintf(vector_step, sizeof vector_step, "%lld", (long long)t->at.vector_step);
 	snprintf(stored, sizeof stored, "%lld", (long long)t->progress.stored);
 	snprintf(seed, sizeof seed, "%lld", (long long)t->spec.run.seed);
+	if (t->backend->products)
+		t->backend->products(t->x, products, sizeof products);
+	if (products[0])
+		all[n++] = "products", all[n++] = products;
 	for (int i = 0; meta && meta[i]; i++) {
 		if (i == 2 * META_MAX)
 			return fh_fail(st, FH_EXHAUSTED, "more than %d metadata entries", META_MAX);

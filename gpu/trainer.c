@@ -318,6 +318,8 @@ int trainer_begin(struct trainer *t, const struct fh_spec *spec, struct market *
 		clocks = malloc(t->plan.tensor[t->clock].bytes);
 		rc = clocks ? t->backend->read(t->x, t->clock, 0, clocks, 0, st) : fh_fail(st, FH_EXHAUSTED, "no memory for clocks");
 	}
+	if (rc == 0 && t->backend->keep_products)
+		rc = t->backend->keep_products(t->x, NULL, st);
 	if (rc == 0 && checkpoint)
 		rc = begin_carried(t, &start, m, checkpoint, keep, keep ? clocks : NULL, st);
 	else if (rc == 0)

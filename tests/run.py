@@ -331,7 +331,7 @@ def c_steps(stage, folder, kind, limit_s):
 
 # The CUDA backend on the emulator (tests/gpu/emu), as other devices than the one that it is by default.
 EMULATED = {
-    "golden": [{}, {"FH_EMU_SM": "86", "FH_EMU_SEED": "4"}],
+    "golden": [{}, {"FH_EMU_SM": "86", "FH_EMU_SEED": "4"}, {"FH_GPU_PRODUCTS": "lt"}],
     "wide": [{"FH_EMU_MULTIPROCESSORS": "3"}],
     "beside": [{}, {"FH_GPU_CROWD": "2"}],  # launches are so slow here that three trainers hardly ever meet
 }

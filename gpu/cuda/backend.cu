@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 #include "gpu/cuda/device.h"
+#include "gpu/cuda/product.cuh"
 
 #define AWAKE_BYTES ((size_t)4 << 20) /* a copy of less is waited for awake */
 #define AWAKE_NS 500000               /* so long the end of everything is waited for awake, then asleep */
@@ -137,6 +138,10 @@ static int cuda_exec_new(const struct backend *b, const struct plan *plan, struc
 	c->multiprocessors = cuda_state_of(b)->multiprocessors;
 	c->shared = (size_t)cuda_state_of(b)->shared;
 	rc = exec_memory(c, plan, st);
+	if (rc == 0)
+		rc = product_choose(c, st);
+	if (rc == 0 && c->products && (rc = fill_arena(c, plan, st)) == 0)
+		rc = product_clear(c, st);
 	if (rc) {
 		cuda_exec_free(&c->x);
 		return rc;
@@ -191,6 +196,7 @@ static void cuda_exec_free(struct exec *x)
 		cudaStreamSynchronize(c->stream);
 	cuda_tape_release(c);
 	give_back(c);
+	free(c->products);
 	free(c);
 }
 
@@ -397,10 +403,20 @@ static int forget_graph(struct cuda_exec *c, struct fh_status *st)
 
 	CUDA_TRY(cudaStreamSynchronize(c->stream));
 	cudaGraphExecDestroy(c->graph[0].exec);
-	memmove(c->graph, c->graph + 1, sizeof c->graph[0] * (CUDA_GRAPHS - 1));
 	c->graphs--;
+	memmove(c->graph, c->graph + 1, sizeof c->graph[0] * (size_t)c->graphs);
 	count_graphs(c, 0, bytes);
 	return 0;
+}
+
+static int forget_all(struct cuda_exec *c, struct fh_status *st)
+{
+	std::lock_guard<std::mutex> hold(cuda_state_of(c->x.backend)->taking);
+	int rc = 0;
+
+	while (c->graphs && !rc)
+		rc = forget_graph(c, st);
+	return rc;
 }
 
 /* In a crowd multiprocessors are what is short, and the bits are the same: a learn step of 256 samples takes 96 of them for 10 us and 64
@@ -472,6 +488,21 @@ static int cuda_run(struct exec *x, const struct run *run, int runs, struct fh_s
 	CUDA_TRY(cudaEventRecord(c->launched[c->launches & 1], c->stream));
 	c->launches++;
 	return 0;
+}
+
+static void cuda_products(const struct exec *x, char *text, size_t size)
+{
+	product_text((const struct cuda_exec *)x, text, size);
+}
+
+static int cuda_keep_products(struct exec *x, const char *text, struct fh_status *st)
+{
+	struct cuda_exec *c = cuda_of(x);
+	int changed, rc = cuda_use(x->backend, st);
+
+	if (rc == 0)
+		rc = product_keep(c, text, &changed, st);
+	return rc || !changed ? rc : forget_all(c, st);
 }
 
 /* ---------------------------------------------------------------- deferred readback */
@@ -574,6 +605,8 @@ extern "C" __attribute__((visibility("default"))) int fhd_backend_cuda(int abi, 
 	b->finish = cuda_finish;
 	b->act_open = cuda_act_open;
 	b->act = cuda_act;
+	b->products = cuda_products;
+	b->keep_products = cuda_keep_products;
 	*out = b;
 	return 0;
 }

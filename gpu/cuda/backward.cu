@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include "gpu/cuda/back.cuh"
 #include "gpu/cuda/norm.cuh"
+#include "gpu/cuda/product.cuh"
 
 namespace {
 
@@ -155,7 +156,7 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 	static const char *const what[3] = {"launch of backward heads 2", "launch of backward heads 1", "launch of backward trunk 2"};
 	struct cuda_exec *c = cuda_of(x);
 	const struct cuda_scratch *s = &c->s;
-	const bool many = back_takes(c), cluster = !(many && c->crowded) && cluster_back_takes(c), once = !cluster && many, apart = s->slices > 1 || c->dims.P >= 8 || cluster || once;
+	const bool layers = product_asks(c, PRODUCT_BACK, 3), many = !layers && back_takes(c), cluster = !layers && !(many && c->crowded) && cluster_back_takes(c), once = !cluster && many, apart = s->slices > 1 || c->dims.P >= 8 || cluster || once || c->products;
 	struct gemm_group all = {};
 	struct pass p = {};
 	int rc = 0;
@@ -169,7 +170,7 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 		for (int i = 0; i < 3 && !rc; i++) {
 			if (!apart)
 				append(&p.through[i], &p.along[i]);
-			rc = gemm_launch(c, &p.through[i], apart ? 0 : s->grad_tile, what[i], st);
+			rc = product_launch(c, &p.through[i], PRODUCT_BACK + i, apart ? 0 : s->grad_tile, what[i], st);
 		}
 	if (rc)
 		return rc;
@@ -177,8 +178,9 @@ int cuda_dqn_backward(struct exec *x, struct fh_status *st)
 		append(&all, &p.along[i]);
 	if (s->slices > 1)
 		all.slices = s->slices, all.slice_k = CUDA_SLICE_ROWS, all.slice_bytes = (size_t)c->dims.params * 4;
-	const int tile = apart ? weight_takes(c, &all) : 0; /* one product is left where the others went along: small tiles spread it */
-	rc = tile ? weight_launch(c, &all, tile, st) : gemm_launch(c, &all, s->grad_tile, "launch of weight gradients", st);
+	/* one product is left where the others went along: small tiles spread it */
+	const int tile = apart && !product_asks(c, PRODUCT_WEIGHTS, 1) ? weight_takes(c, &all) : 0;
+	rc = tile ? weight_launch(c, &all, tile, st) : product_launch(c, &all, PRODUCT_WEIGHTS, s->grad_tile, "launch of weight gradients", st);
 	if (rc || s->slices == 1)
 		return rc;
 	CUDA_TRY(cuda_launch(c, k_slices, dim3(s->parts, 1, c->dims.P), CUDA_SUM_THREADS, 0, cuda_at<float>(c, &s->slice), s->slice.stride, s->slices,

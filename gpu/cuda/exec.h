@@ -62,6 +62,7 @@ struct cuda_exec {
 	size_t shared;            /* bytes that a block may have at most */
 	int overlap;              /* programmatic dependent launch: sm_90 and later */
 	int clusters;             /* blocks may be launched in clusters: sm_90 and later */
+	struct products *products; /* large products, and who does which: product.cuh. NULL: none are, all is ours */
 	int crowded;              /* while a graph is captured: it will run beside others, so the network goes through kernels that take the fewest
 	                           * multiprocessors for the shortest, not through those that end first */
 };

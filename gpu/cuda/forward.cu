@@ -8,6 +8,7 @@
 #include "gpu/cuda/gemm.cuh"
 #include "gpu/cuda/head.cuh"
 #include "gpu/cuda/mlp.cuh"
+#include "gpu/cuda/product.cuh"
 
 namespace {
 
@@ -54,8 +55,8 @@ void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int la
 	q->early = 1;
 }
 
-/* trials: 0 stands for all. */
-int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const struct net_buffers *b, int trials, struct fh_status *st)
+/* trials: 0 stands for all. group: of the first layer, see product.cuh. */
+int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const struct net_buffers *b, int trials, int group, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
 	const struct cuda_scratch *s = &c->s;
@@ -74,13 +75,12 @@ int net_forward(struct cuda_exec *c, const struct pass *pass, int passes, const 
 			add(c, &l4, p, layer + 1, b->head, s->ldhead, p->row, col, b->out, s->ldo, s->seg[h], 0, 1);
 		}
 	}
-	int rc = gemm_launch(c, &l1, 0, "launch of forward layer 1", st);
-	if (!rc)
-		rc = gemm_launch(c, &l2, 0, "launch of forward layer 2", st);
-	if (!rc)
-		rc = gemm_launch(c, &l3, 0, "launch of forward heads 1", st);
-	if (!rc)
-		rc = gemm_launch(c, &l4, 0, "launch of forward heads 2", st);
+	static const char *const what[4] = {"launch of forward layer 1", "launch of forward layer 2", "launch of forward heads 1", "launch of forward heads 2"};
+	struct gemm_group *const layer[4] = {&l1, &l2, &l3, &l4};
+	int rc = 0;
+
+	for (int i = 0; i < 4 && !rc; i++)
+		rc = product_launch(c, layer[i], group == PRODUCT_NEVER ? group : group + i, 0, what[i], st);
 	return rc;
 }
 
@@ -130,11 +130,13 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 
 	const int many = mlp_takes(c, c->dims.P, 3 * B, 0);
 
+	if (product_asks(c, PRODUCT_FORWARD, 4))
+		return net_forward(c, pass, 2, &b, 0, PRODUCT_FORWARD, st);
 	if (!(many && c->crowded) && cluster_takes(c, c->dims.P, wide, 2, 1))
 		return cluster_forward(c, wide, 2, st);
 	if (many)
 		return mlp_forward(c, wide, 2, st);
-	return net_forward(c, pass, 2, &b, 0, st);
+	return net_forward(c, pass, 2, &b, 0, PRODUCT_FORWARD, st);
 }
 
 /* T_OBS through the online network into pout. */
@@ -146,9 +148,10 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
 
-	if (cluster_takes(c, d->P, &wide, 1, 0))
+	const int layers = product_asks(c, PRODUCT_POLICY, 4);
+	if (!layers && cluster_takes(c, d->P, &wide, 1, 0))
 		return cluster_outputs(c, st);
-	if (mlp_takes(c, d->P, d->N, 0))
+	if (!layers && mlp_takes(c, d->P, d->N, 0))
 		return mlp_outputs(c, st);
 	if (d->precision == FH_PRECISION_BF16)
 		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<__nv_bfloat16>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<__nv_bfloat16>(c, &c->s.px),
@@ -156,7 +159,7 @@ int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 	else
 		CUDA_TRY(cuda_launch_plain(c->stream, k_narrow<float>, grid, 256, 0, cuda_tensor<float>(c, T_OBS), cuda_at<float>(c, &c->s.px), c->s.px.stride,
 		                           d->N, d->SD, c->s.ldx));
-	return net_forward(c, &pass, 1, &b, 0, st);
+	return net_forward(c, &pass, 1, &b, 0, PRODUCT_POLICY, st);
 }
 
 /* T_OBS to the greedy action of every branch. */
@@ -187,7 +190,7 @@ int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int trials, int
 	const struct cuda_array x = {s->vx.offset + (size_t)x_row * s->ldx * s->low, low * s->ldx}, h1 = {s->vh1.offset, low * s->ldh1},
 		h2 = {s->vh2.offset, low * s->ldh2}, head = {s->vhead.offset, low * s->ldhead}, out = {s->vout.offset, (size_t)rows * s->ldo * sizeof(float)};
 	const struct net_buffers b = {&x, &h1, &h2, &head, &out};
-	const int rc = net_forward(c, &pass, 1, &b, trials, st);
+	const int rc = net_forward(c, &pass, 1, &b, trials, PRODUCT_NEVER, st);
 
 	if (rc)
 		return rc;

@@ -40,6 +40,10 @@ struct cuda_scratch {
 	struct cuda_array old;   /* F32 [B + 1] leaves before the update (CUDA_NOT_MINE: another row's), and the largest priority: a skipped step puts them back */
 	struct cuda_array winner; /* I32 [C] highest batch row that names a leaf; all -1 but within the update of priorities */
 	struct cuda_array ticket; /* U32 [1] blocks of a launch that are done; 0 between launches */
+	struct cuda_array stack; /* low [ldhead, ldh2] weights of the heads' first layers one under another, for cuBLASLt */
+	struct cuda_array work;  /* U8 [CUDA_WORK] what it works in, of the exec */
+	struct cuda_array wide_rows; /* F32 [wide] what a layer of BF16 gives before its bias, some rows at a time, of the exec */
+	size_t wide;
 	struct cuda_array px, ph1, ph2, phead; /* low [N, ld*] the policy's forward */
 	struct cuda_array pout;  /* F32 [N, ldo] */
 	struct cuda_array count, first; /* I32 [N] transitions an environment stores this step, and where */
@@ -57,6 +61,7 @@ struct cuda_scratch {
 };
 enum { CUDA_SUM_THREADS = 256 }; /* block of the kernels that sum over the batch or the parameters */
 enum { CUDA_SLICE_ROWS = 512 };
+enum { CUDA_WORK = 1 << 16, CUDA_WIDE = 1 << 22 }; /* bytes; F32: a third of an H200's L2 */
 enum { CUDA_CHUNK = 1024 };    /* leaves whose subtree one block recomputes */
 enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a warp each */
 /* Rows of one call of act(); places for them, since trials that go together have as many each as the one with most; and those that
@@ -66,6 +71,13 @@ enum { CUDA_ACT_TRIALS = 128, CUDA_ACT_LEAST = CUDA_ACT_ROWS / CUDA_ACT_TRIALS }
 struct cuda_act_rows { float portfolio[CUDA_ACT_ROWS][FH_PORTFOLIO_FEATURES]; int32_t bar[CUDA_ACT_ROWS], place[CUDA_ACT_ROWS]; };
 enum { CUDA_ENV_STATS = 8 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 enum { CUDA_ENV_FEW = 8, CUDA_ENV_BLOCK = 128 }; /* environments of a block: a warp each where they are few, else a thread each */
+
+/* Networks that only go layer by layer, whoever has how many rows of them: their products may go through cuBLASLt (product.cuh), the bits of
+ * all others are those of mlp.cu. */
+static inline int cuda_layered(const struct dqn_dims *d)
+{
+	return d->precision != FH_PRECISION_BF16 || d->SD > 256 || d->H1 > 256 || d->H2 > 256;
+}
 
 static inline int cuda_tiles(int n, int tile) { return (n + tile - 1) / tile; }
 static inline int cuda_pad16(int n) { return (n + 15) / 16 * 16; }
@@ -125,6 +137,17 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->old, (B + 1) * 4, d->P, &at);
 	cuda_array_at(&s->ticket, 4, d->P, &at);
 	cuda_array_at(&s->winner, (size_t)d->C * 4, d->P, &at);
+	cuda_array_at(&s->stack, cuda_layered(d) ? (size_t)s->ldhead * s->ldh2 * low : 4, d->P, &at);
+	cuda_array_at(&s->work, cuda_layered(d) ? CUDA_WORK : 4, 1, &at);
+	s->wide = 0;
+	if (cuda_layered(d) && low == 2) {
+		const int heads = d->VH > d->AH ? d->VH : d->AH, trunk = d->H1 > d->H2 ? d->H1 : d->H2;
+
+		s->wide = (3 * B > N ? 3 * B : N) * (size_t)cuda_pad16(heads > trunk ? heads : trunk);
+		if (s->wide > CUDA_WIDE)
+			s->wide = CUDA_WIDE;
+	}
+	cuda_array_at(&s->wide_rows, s->wide ? s->wide * 4 : 4, 1, &at);
 	cuda_array_at(&s->px, N * s->ldx * low, d->P, &at);
 	cuda_array_at(&s->ph1, N * s->ldh1 * low, d->P, &at);
 	cuda_array_at(&s->ph2, N * s->ldh2 * low, d->P, &at);

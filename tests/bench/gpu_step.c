@@ -1,7 +1,7 @@
 /* Times the learner's and the collector's phases on the device, over batches, environments and trials; one line a case.
  * Random contents of the shape of a real run (no zeros: they run faster than data).
  *
- *     gpu_step [learn|collect|trials|crossing|device]      one part of it, or all; which device there is
+ *     gpu_step [learn|collect|trials|crossing|layered|device]   one part of it, or all; which device there is
  *     gpu_step run PHASE B NA N P …                        ten units of each case, not timed: for profilers
  *     gpu_step check PHASE B NA N P …                      two, for checkers, and how long each case took them
  *
@@ -24,11 +24,15 @@ static void measure(struct rig *r, const struct run *run, int runs, int units, c
 {
 	enum { ROUNDS = 15 };
 	double us[ROUNDS];
-	const int launches = RIG_MANY(40, 1), rounds = RIG_MANY(ROUNDS, 1);
+	int launches = RIG_MANY(40, 1);
+	const int rounds = RIG_MANY(ROUNDS, 1);
+	const double began = now_us();
 
 	for (int k = 0; k < RIG_MANY(10, 1); k++)
 		RIG_OK(r->x[1]->backend->run(r->x[1], run, runs, &r->st));
 	RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+	if (now_us() - began > 10000) /* what takes a millisecond needs no more */
+		launches = RIG_MANY(5, 1);
 	for (int i = 0; i < rounds; i++) {
 		double t = now_us();
 
@@ -44,14 +48,15 @@ static void measure(struct rig *r, const struct run *run, int runs, int units, c
 
 static int64_t capacity(int64_t on_card) { return RIG_MANY(on_card, 8192); }
 
-static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double eps)
+/* A learner and a collector of this shape, which names the network, B, N, P and the precision; a full replay of C. */
+static void begin_shape(struct rig *r, struct rig_shape s, int64_t C, double eps)
 {
-	const struct rig_shape s = {.B = B, .SD = 48, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = NA, .D = 3, .A = {5, 3, 3}, .C = C,
-		.N = N, .n = 1, .P = P, .precision = FH_PRECISION_BF16, .loss = FH_LOSS_C51};
+	const int P = s.P;
 	const struct env_config cfg = {.tick = 0.01, .multiplier = 1, .max_position = 1, .lot = 1, .initial_cash = 100000,
 		.reward_scale = 1000000, .pt = 2, .sl = 2, .ruin_fraction = 0.5, .episode_length = 256, .horizon = 60};
 	struct market *m;
 
+	s.NA = s.NA ? s.NA : 51, s.SD = 48, s.D = 3, s.A[0] = 5, s.A[1] = s.A[2] = 3, s.C = C, s.n = 1, s.loss = FH_LOSS_C51;
 	unsetenv("FH_GPU_POISON");
 	rig_make(r, &s);
 	rig_fill(r, 3);
@@ -69,6 +74,14 @@ static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double 
 	}
 	rig_send(r);
 	market_unref(m);
+}
+
+/* The default network. */
+static void begin(struct rig *r, int B, int NA, int N, int P, int64_t C, double eps)
+{
+	const struct rig_shape s = {.B = B, .H1 = 256, .H2 = 256, .VH = 128, .AH = 128, .NA = NA, .N = N, .P = P, .precision = FH_PRECISION_BF16};
+
+	begin_shape(r, s, C, eps);
 }
 
 /* `gpu_step run|check learn|collect B NA N P …`: units of one phase and nothing else, case after case. */
@@ -175,6 +188,52 @@ static void trying(void)
 	}
 }
 
+/* Networks that go layer by layer: wide ones, and all that are not BF16. The two stages of products beside the step, each with the wait for its end. */
+static void layering(void)
+{
+	static const struct { int precision, trunk, heads, B; } net[] = {
+		{FH_PRECISION_BF16, 512, 128, 256}, {FH_PRECISION_BF16, 512, 128, 2048}, {FH_PRECISION_BF16, 512, 128, 8192},
+		{FH_PRECISION_BF16, 1024, 256, 256}, {FH_PRECISION_BF16, 1024, 256, 2048}, {FH_PRECISION_BF16, 1024, 256, 8192},
+		{FH_PRECISION_TF32, 256, 128, 256}, {FH_PRECISION_TF32, 256, 128, 2048}, {FH_PRECISION_TF32, 256, 128, 8192},
+		{FH_PRECISION_TF32, 1024, 256, 256}, {FH_PRECISION_TF32, 1024, 256, 2048}, {FH_PRECISION_TF32, 1024, 256, 8192},
+		{FH_PRECISION_F32, 256, 128, 256}, {FH_PRECISION_F32, 256, 128, 2048}, {FH_PRECISION_F32, 256, 128, 8192},
+		{FH_PRECISION_F32, 1024, 256, 256}, {FH_PRECISION_F32, 1024, 256, 2048},
+	};
+	static const char *const precision[] = {[FH_PRECISION_F32] = "F32", [FH_PRECISION_TF32] = "TF32", [FH_PRECISION_BF16] = "BF16"};
+	static const int stages[] = {STAGE_FORWARD, STAGE_BACKWARD};
+	struct rig rig, *r = &rig;
+	char name[96];
+
+	for (unsigned i = 0; i < RIG_MANY(sizeof net / sizeof net[0], 7); i++) {
+		const struct run run = {DQN_PHASE_LEARN, 1};
+		const struct rig_shape s = {.B = RIG_MANY(net[i].B, 16), .H1 = RIG_MANY(net[i].trunk, 32), .H2 = RIG_MANY(net[i].trunk, 32),
+			.VH = RIG_MANY(net[i].heads, 16), .AH = RIG_MANY(net[i].heads, 16), .N = 32, .P = 1, .precision = net[i].precision};
+
+		begin_shape(r, s, capacity(16384), 0.1);
+		snprintf(name, sizeof name, "learn step, %s, trunk %d, B %d", precision[net[i].precision], net[i].trunk, net[i].B);
+		measure(r, &run, 1, 1, name);
+		for (int k = 0; k < 2; k++) {
+			double least = 1e9;
+
+			for (int n = 0; n < RIG_MANY(20, 1); n++) {
+				const double t = now_us();
+
+				RIG_OK(r->x[1]->backend->stage(r->x[1], &dqn_stage_table[stages[k]], &r->st));
+				least = fmin(least, now_us() - t);
+			}
+			printf("    %-40s %9.2f us\n", dqn_stage_table[stages[k]].name, least);
+		}
+		const double t = now_us();
+		struct exec *next = NULL;
+		RIG_OK(r->x[1]->backend->exec_new(r->x[1]->backend, &r->plan[1], &next, &r->st));
+		const double took = now_us() - t;
+		next->backend->products(next, name, sizeof name);
+		next->backend->exec_free(next);
+		printf("    %-40s %9.2f ms; %s\n", "next trainer", took * 1e-3, name);
+		rig_free(r);
+	}
+}
+
 /* Which device there is: exit 0 and its name, or 3. */
 static int device(void)
 {
@@ -190,7 +249,7 @@ static int device(void)
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } parts[] = {
-		{"learn", learning}, {"collect", collecting}, {"trials", trying}, {"crossing", crossing},
+		{"learn", learning}, {"collect", collecting}, {"trials", trying}, {"crossing", crossing}, {"layered", layering},
 	};
 
 	rig_open(NULL);

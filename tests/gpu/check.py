@@ -2,8 +2,8 @@
 """make check-gpu: check.py BUILD [PART...]
 
   build                                      everything, with -Werror (left out with NOBUILD=1: BUILD holds it already)
-  golden stages wide back fused validate begin   tests/gpu: values of the reference, every stage beside the host, fused beside staged, what
-                                             networks say, how they begin
+  golden stages wide back fused products validate begin   tests/gpu: values of the reference, every stage beside the host, fused beside staged,
+                                             products through cuBLASLt, what networks say, how they begin
   runs                                       tests/gpu/runs: whole jobs beside the host, resumed, BF16 beside F32, fifty epochs
   proofs                                     tests/train: markets that can be learnt, and one that cannot
   daemon                                     whole jobs through the daemon
@@ -26,7 +26,7 @@ import run  # noqa: E402
 
 SMALL = os.environ.get("CHECK_SMALL") == "1"
 SLOWER = 10 if SMALL else 1
-PROGRAMS = {"golden": 60, "stages": 120, "wide": 90, "back": 90, "fused": 90, "validate": 90, "begin": 60, "runs": 180, "beside": 90}  # seconds at most
+PROGRAMS = {"golden": 60, "stages": 120, "wide": 90, "back": 90, "fused": 90, "products": 90, "validate": 90, "begin": 60, "runs": 180, "beside": 90}  # seconds at most
 PROOFS = ("momentum_small", "momentum_default", "momentum_costs", "walk")
 # Both kinds of kernels for each: few samples and many, trials; few environments and many.
 CASES = {"learn": "learn 256 51 32 1 learn 2100 51 32 1 learn 64 11 32 3", "collect": "collect 256 51 32 1 collect 64 51 2100 1"}
