@@ -8,7 +8,8 @@
 static_assert(sizeof(struct lt_algo) == sizeof(cublasLtMatmulAlgo_t) && sizeof(struct lt_found) == sizeof(cublasLtMatmulHeuristicResult_t) &&
               offsetof(struct lt_found, state) == offsetof(cublasLtMatmulHeuristicResult_t, state), "what the heuristic gives");
 static_assert((int)LT_F32 == (int)CUDA_R_32F && (int)LT_BF16 == (int)CUDA_R_16BF && (int)LT_COMPUTE_F32 == (int)CUBLAS_COMPUTE_32F &&
-              (int)LT_COMPUTE_TF32 == (int)CUBLAS_COMPUTE_32F_FAST_TF32, "types");
+              (int)LT_COMPUTE_TF32 == (int)CUBLAS_COMPUTE_32F_FAST_TF32 && (int)LT_INVALID == (int)CUBLAS_STATUS_INVALID_VALUE &&
+              (int)LT_NOT_SUPPORTED == (int)CUBLAS_STATUS_NOT_SUPPORTED, "types and statuses");
 static_assert((int)LT_TRANSA == (int)CUBLASLT_MATMUL_DESC_TRANSA && (int)LT_TRANSB == (int)CUBLASLT_MATMUL_DESC_TRANSB &&
               (int)LT_EPILOGUE == (int)CUBLASLT_MATMUL_DESC_EPILOGUE && (int)LT_BIAS == (int)CUBLASLT_MATMUL_DESC_BIAS_POINTER &&
               (int)LT_BIAS_BATCH == (int)CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE && (int)LT_BIAS_TYPE == (int)CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE &&

@@ -15,6 +15,7 @@ struct lt_found { struct lt_algo algo; size_t workspace; int state; float waves;
 enum { LT_F32 = 0, LT_BF16 = 14 };                                /* cudaDataType */
 enum { LT_COMPUTE_F32 = 68, LT_COMPUTE_TF32 = 77 };               /* cublasComputeType_t */
 enum { LT_TRANSA = 3, LT_TRANSB = 4, LT_EPILOGUE = 7, LT_BIAS = 8, LT_BIAS_BATCH = 10, LT_BIAS_TYPE = 26 };
+enum { LT_INVALID = 7, LT_NOT_SUPPORTED = 15 };                    /* cublasStatus_t */
 enum { LT_EPILOGUE_BIAS = 4, LT_EPILOGUE_RELU_BIAS = 6 };
 enum { LT_BATCH_COUNT = 5, LT_BATCH_OFFSET = 6 };                 /* of a layout */
 enum { LT_MAX_WORKSPACE = 1, LT_REDUCTIONS = 3, LT_ALIGN_A = 5, LT_ALIGN_B = 6, LT_ALIGN_C = 7, LT_ALIGN_D = 8 }; /* of a preference */

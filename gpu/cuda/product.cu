@@ -106,33 +106,47 @@ int ask_product(struct cuda_exec *c, const struct gemm *g, int k, int group, int
 	if (!rc && lt->heuristic(lt->handle, x.desc, x.a, x.b, x.c, x.c, how, PRODUCT_CANDIDATES, best, &found) != 0)
 		found = 0;
 	p->candidates[group][at] = 0;
-	for (int i = 0; i < found && best[i].state == 0 && best[i].workspace <= room; i++) {
-		p->algo[group][at][i] = best[i].algo, p->need[group][at][i] = best[i].workspace;
-		p->candidates[group][at]++;
-	}
+	for (int i = 0; i < found && best[i].state == 0 && best[i].workspace <= room; i++)
+		p->algo[group][at][p->candidates[group][at]++] = best[i].algo;
 	if (how)
 		lt->preference_destroy(how);
 	done(lt, &x);
 	return rc;
 }
 
-int multiply(struct cuda_exec *c, const struct gemm *g, int k, const struct batch *batch, int group, int at, struct fh_status *st)
+/* *said: what the library says of it. */
+int call_product(struct cuda_exec *c, const struct gemm *g, int k, const struct batch *batch, int group, int at, int *said, struct fh_status *st)
 {
 	const struct products *p = c->products;
-	const struct lt *lt = p->lt;
-	const int pick = p->pick[group][at];
-	const size_t need = p->need[group][at][pick];
 	const float one = 1.f, zero = 0.f;
 	struct call x = {};
-	int rc = describe(c, g, k, batch, &x, st);
+	const int rc = describe(c, g, k, batch, &x, st);
 
-	if (!rc) {
-		const int s = lt->matmul(lt->handle, x.desc, &one, x.pa, x.a, x.pb, x.b, &zero, x.pc, x.c, x.pc, x.c, &p->algo[group][at][pick],
-		                         need ? cuda_at<void>(c, &c->s.work) : NULL, need, c->stream);
-		rc = s ? lt_fail(lt, st, s, "cublasLtMatmul") : 0;
-	}
-	done(lt, &x);
+	if (!rc)
+		*said = p->lt->matmul(p->lt->handle, x.desc, &one, x.pa, x.a, x.pb, x.b, &zero, x.pc, x.c, x.pc, x.c, &p->algo[group][at][p->pick[group][at]],
+		                      cuda_at<void>(c, &c->s.work), CUDA_WORK, c->stream);
+	done(p->lt, &x);
 	return rc;
+}
+
+/* Side by side, or one after another where this algorithm does not take batches: the same bits. */
+int multiply(struct cuda_exec *c, const struct gemm *g, int k, const struct batch *batch, int group, int at, struct fh_status *st)
+{
+	const struct batch alone = {1, 0, 0, 0, 0};
+	struct gemm q = *g;
+	int said = 0, rc = call_product(c, g, k, batch, group, at, &said, st);
+
+	if (!rc && batch->count > 1 && (said == LT_INVALID || said == LT_NOT_SUPPORTED)) {
+		said = 0;
+		for (int i = 0; i < batch->count && !rc && !said; i++) {
+			q.a = (const char *)g->a + i * batch->a;
+			q.seg[0].b = (const char *)g->seg[0].b + i * batch->b;
+			q.c = (char *)g->c + i * batch->c;
+			q.bias = g->bias ? (const float *)((const char *)g->bias + i * batch->bias) : NULL;
+			rc = call_product(c, &q, k, &alone, group, at, &said, st);
+		}
+	}
+	return rc ? rc : said ? lt_fail(c->products->lt, st, said, "cublasLtMatmul") : 0;
 }
 
 /* The sum over segments as one product: the weights of the heads' first layers one under another, as the gradients of what they gave lie side by
@@ -230,18 +244,29 @@ template <typename T> __global__ void __launch_bounds__(THREADS) k_leave(const _
 struct finish { const float *from; const float *bias; __nv_bfloat16 *to; size_t bias_trial, to_trial; int rows, n, store_n, ldw, ldc, relu; };
 __global__ void __launch_bounds__(THREADS) k_finish(const __grid_constant__ struct finish f)
 {
-	const int pairs = f.store_n / 2, i = blockIdx.x * THREADS + threadIdx.x, r = i / pairs, n = i % pairs * 2, z = blockIdx.z;
+	enum { V = 8 }; /* columns of a thread; rows of both are padded to twice as many */
+	union { uint4 whole; __nv_bfloat162 pair[V / 2]; } out;
+	const int each = f.store_n / V, i = blockIdx.x * THREADS + threadIdx.x, r = i / each, n = i % each * V, z = blockIdx.z;
+	float v[V];
 
 	cuda_wait_before();
 	cuda_let_next();
 	if (r >= f.rows)
 		return;
-	const float2 v = *(const float2 *)(f.from + ((size_t)z * f.rows + r) * f.ldw + n);
+	const float4 *from = (const float4 *)(f.from + ((size_t)z * f.rows + r) * f.ldw + n);
 	const float *bias = (const float *)((const char *)f.bias + z * f.bias_trial) + n;
-	float a = n < f.n ? v.x + bias[0] : 0.f, b = n + 1 < f.n ? v.y + bias[1] : 0.f;
-	if (f.relu) /* NaN stays: visible to the guard */
-		a = a < 0.f ? 0.f : a, b = b < 0.f ? 0.f : b;
-	*(__nv_bfloat162 *)((__nv_bfloat16 *)((char *)f.to + z * f.to_trial) + (size_t)r * f.ldc + n) = __floats2bfloat162_rn(a, b);
+	const float4 lo = from[0], hi = from[1];
+	v[0] = lo.x, v[1] = lo.y, v[2] = lo.z, v[3] = lo.w, v[4] = hi.x, v[5] = hi.y, v[6] = hi.z, v[7] = hi.w;
+#pragma unroll
+	for (int k = 0; k < V; k++) {
+		v[k] = n + k < f.n ? v[k] + bias[k] : 0.f;
+		if (f.relu && v[k] < 0.f) /* NaN stays: visible to the guard */
+			v[k] = 0.f;
+	}
+#pragma unroll
+	for (int k = 0; k < V; k += 2)
+		out.pair[k / 2] = __floats2bfloat162_rn(v[k], v[k + 1]);
+	*(uint4 *)((__nv_bfloat16 *)((char *)f.to + z * f.to_trial) + (size_t)r * f.ldc + n) = out.whole;
 }
 
 /* The group as it is called: segments as one. */
@@ -340,7 +365,7 @@ int multiply_wide(struct cuda_exec *c, const struct gemm *g, int rows, int trial
 			q.seg[0].b = (const char *)g->seg[0].b + z * g->b_trial;
 			rc = multiply(c, &q, q.seg[0].k, &side, id, at, st);
 			if (!rc)
-				CUDA_TRY(cuda_launch(c, k_finish, dim3(cuda_tiles(n * (f.store_n / 2), THREADS), 1, count), THREADS, 0, f));
+				CUDA_TRY(cuda_launch(c, k_finish, dim3(cuda_tiles(n * (f.store_n / 8), THREADS), 1, count), THREADS, 0, f));
 		}
 	return rc;
 }
@@ -395,12 +420,16 @@ int time_group(struct cuda_exec *c, const struct gemm_group *g, int id, struct f
 		for (int n = 0; n < p->candidates[id][i] && !rc; n++) {
 			p->pick[id][i] = (unsigned char)n;
 			rc = product_time(c, [&](struct fh_status *s) { return one_product(c, g, &q, id, i, s); }, &us, st);
+			if (rc == FH_DEVICE) /* it was named, and does not do it after all */
+				rc = 0, us = 1e30;
 			if (!rc && us < least * (1 - gain))
 				least = us, best = n;
 		}
 		p->pick[id][i] = (unsigned char)best;
 		if (rc)
 			return rc;
+		if (least == 1e30)
+			p->offered &= ~(1u << id);
 	}
 	return 0;
 }

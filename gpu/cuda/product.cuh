@@ -38,7 +38,6 @@ struct products {
 	unsigned char pick[PRODUCT_GROUPS][GEMM_GROUP], first_pick[PRODUCT_GROUPS][GEMM_GROUP]; /* which candidate, likewise */
 	unsigned char products[PRODUCT_GROUPS], candidates[PRODUCT_GROUPS][GEMM_GROUP];
 	struct lt_algo algo[PRODUCT_GROUPS][GEMM_GROUP][PRODUCT_CANDIDATES];
-	size_t need[PRODUCT_GROUPS][GEMM_GROUP][PRODUCT_CANDIDATES]; /* workspace, at most CUDA_WORK */
 };
 
 static inline int product_takes(const struct cuda_exec *c, int group)
