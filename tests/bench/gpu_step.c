@@ -1,13 +1,15 @@
 /* Times the learner's and the collector's phases on the device, over batches, environments and trials; one line a case.
  * Random contents of the shape of a real run (no zeros: they run faster than data).
  *
- *     gpu_step [learn|collect|trials|crossing|layered|device]   one part of it, or all; which device there is
+ *     gpu_step [learn|collect|trials|crossing|layered|crowd|device]   one part of it, or all; which device there is
  *     gpu_step run PHASE B NA N P …                        ten units of each case, not timed: for profilers
  *     gpu_step check PHASE B NA N P …                      two, for checkers, and how long each case took them
  *
  * On the emulated device the sizes are small and the times mean nothing: it shows that all of it runs. */
 #include "tests/gpu/rig.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 static double now_us(void)
@@ -234,6 +236,78 @@ static void layering(void)
 	}
 }
 
+/* ---------------------------------------------------------------- several trainers at once, as in slots */
+
+enum { TRAINERS = 16, CHUNKS = 10 };
+struct trainer { struct rig rig; const struct run *run; atomic_int *now; long done; }; /* done: calls that came back while it was measured */
+enum { WARMS, MEASURES, ENDS };
+
+/* No assertions: it is another thread than the one that reports. */
+static void *train(void *arg)
+{
+	struct trainer *t = arg;
+	struct exec *x = t->rig.x[1];
+	int now;
+
+	while ((now = atomic_load(t->now)) != ENDS) {
+		if (x->backend->run(x, t->run, 2 * CHUNKS, &t->rig.st)) {
+			fprintf(stderr, "%s\n", t->rig.st.text);
+			exit(1);
+		}
+		t->done += now == MEASURES;
+	}
+	return NULL;
+}
+
+static void pass(double us)
+{
+	const struct timespec t = {0, (long)(us * 1e3)};
+
+	nanosleep(&t, NULL);
+}
+
+/* Chunks of a collection and a learn step, which so many trainers enqueue side by side, each from a thread of its own. */
+static void crowd(void)
+{
+	static const int at_once[] = {1, 2, 3, 4, 6, 8, 12, 16};
+	static struct trainer trainer[TRAINERS];
+	struct run run[2 * CHUNKS];
+	pthread_t thread[TRAINERS];
+	const int most = RIG_MANY(TRAINERS, 3);
+
+	for (int i = 0; i < 2 * CHUNKS; i++)
+		run[i] = (struct run){i % 2 ? DQN_PHASE_LEARN : DQN_PHASE_COLLECT, 1};
+	for (int i = 0; i < most; i++)
+		begin(&trainer[i].rig, RIG_MANY(256, 16), 51, 32, 1, capacity(32768), 0.1);
+	for (unsigned k = 0; k < sizeof at_once / sizeof at_once[0] && at_once[k] <= most; k++) {
+		const int n = at_once[k];
+		atomic_int now = WARMS;
+		long chunks = 0;
+
+		for (int i = 0; i < n; i++) {
+			trainer[i].run = run, trainer[i].now = &now, trainer[i].done = 0;
+			assert_int_equal(pthread_create(&thread[i], NULL, train, &trainer[i]), 0);
+		}
+		pass(RIG_MANY(100e3, 1e3)); /* graphs are captured, and captured again once the others are there */
+		const double from = now_us();
+		atomic_store(&now, MEASURES);
+		pass(RIG_MANY(300e3, 1e3));
+		atomic_store(&now, ENDS);
+		const double took = now_us() - from;
+		for (int i = 0; i < n; i++) {
+			struct rig *r = &trainer[i].rig;
+
+			pthread_join(thread[i], NULL);
+			chunks += trainer[i].done * CHUNKS;
+			RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+		}
+		printf("%2d at once: %9.0f chunks a second of all together, one of each takes %9.2f us\n", n, chunks / took * 1e6, chunks ? took * n / chunks : 0.0);
+		fflush(stdout);
+	}
+	for (int i = 0; i < most; i++)
+		rig_free(&trainer[i].rig);
+}
+
 /* Which device there is: exit 0 and its name, or 3. */
 static int device(void)
 {
@@ -249,7 +323,7 @@ static int device(void)
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void (*run)(void); } parts[] = {
-		{"learn", learning}, {"collect", collecting}, {"trials", trying}, {"crossing", crossing}, {"layered", layering},
+		{"learn", learning}, {"collect", collecting}, {"trials", trying}, {"crossing", crossing}, {"layered", layering}, {"crowd", crowd},
 	};
 
 	rig_open(NULL);
