@@ -333,7 +333,6 @@ def c_steps(stage, folder, kind, limit_s):
 EMULATED = {
     "golden": [{}, {"FH_EMU_SM": "86", "FH_EMU_SEED": "4"}, {"FH_GPU_PRODUCTS": "lt"}],
     "wide": [{"FH_EMU_MULTIPROCESSORS": "3"}],
-    "beside": [{}, {"FH_GPU_CROWD": "2"}],  # launches are so slow here that three trainers hardly ever meet
 }
 EMULATED_ASAN = ("stages",)  # ten times as slow there: the program with the odd sizes, without the largest
 # a fake stack for each of a million fibers takes longer than all that they do

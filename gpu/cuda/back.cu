@@ -18,7 +18,7 @@ enum { UNIT = 64, UNITS = 4, LDB = UNITS * UNIT + 8, THREADS = 256, CHUNKS = 10,
 enum { TO_HEAD, TO_H2, TO_H1, LAYERS };
 /* Rows of all trials: below, one block's ring of weights waits longer than three launches, which spread over the machine; from how many
  * on warpgroups take them. */
-enum { ENOUGH = 512, GROUP_ENOUGH = 1024, GROUP_CROWD = 128 }; /* the last: beside other trainers, where few multiprocessors count */
+enum { ENOUGH = 512, GROUP_ENOUGH = 1024, CROWD_ENOUGH = 128, CROWD_GROUP_ENOUGH = 512 }; /* the last two: beside other trainers, where few multiprocessors count */
 
 /* How a block divides its tile: warps below each other, 16 rows each of these MI times; rows of weights in a stage of the ring. Fewer
  * rows a tile spread a small batch over the machine. */
@@ -391,7 +391,7 @@ static int group_takes(struct cuda_exec *c)
 {
 	const int asked = cuda_wide_asked();
 
-	return (asked < 0 || asked == 1 || asked > GROUP_ASKED) && cuda_wide(c->dims.B * c->dims.P >= (c->crowded ? GROUP_CROWD : GROUP_ENOUGH)) &&
+	return (asked < 0 || asked == 1 || asked > GROUP_ASKED) && cuda_wide(c->dims.B * c->dims.P >= (c->crowded ? CROWD_GROUP_ENOUGH : GROUP_ENOUGH)) &&
 	       back_group_takes(c);
 }
 
@@ -400,7 +400,7 @@ int back_takes(struct cuda_exec *c)
 	struct back_args x;
 	size_t shared;
 
-	return group_takes(c) || (!c->sync && cuda_wide(c->dims.B * c->dims.P >= ENOUGH) && describe(c, &x) && rows_of(c, &x, &shared) > 0);
+	return group_takes(c) || (!c->sync && cuda_wide(c->dims.B * c->dims.P >= (c->crowded ? CROWD_ENOUGH : ENOUGH)) && describe(c, &x) && rows_of(c, &x, &shared) > 0);
 }
 
 int back_cost(struct cuda_exec *c)

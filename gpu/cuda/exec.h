@@ -64,7 +64,7 @@ struct cuda_exec {
 	int clusters;             /* blocks may be launched in clusters: sm_90 and later */
 	struct products *products; /* large products, and who does which: product.cuh. NULL: none are, all is ours */
 	int crowded;              /* while a graph is captured: it will run beside others, so the network goes through kernels that take the fewest
-	                           * multiprocessors for the shortest, not through those that end first */
+	                           * multiprocessors for the shortest, not through those that end first, and only small launches begin early */
 };
 
 static inline struct cuda_exec *cuda_of(struct exec *x) { return (struct cuda_exec *)x; }
@@ -151,6 +151,13 @@ static cudaError_t cuda_launch_how(const struct cuda_how &how, void (*kernel)(Pa
 	return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
+/* 1: a launch of this grid may begin early. In a crowd what waits inside a multiprocessor keeps others out of it, so only few blocks may: those
+ * have their multiprocessors in time, which they would else wait for. */
+static inline int cuda_early(const struct cuda_exec *c, dim3 grid)
+{
+	return c->overlap && (!c->crowded || (long)grid.x * grid.y * grid.z <= c->multiprocessors / 4);
+}
+
 /* Launch on the exec's stream, allowed to begin before the launch before it is complete (programmatic dependent launch):
  * such a kernel must call cuda_wait_before() before it reads or overwrites what others use, and after that
  * cuda_let_next(). cuda_launch_plain() waits as always. The same for clusters, where cuda_exec.clusters is set. There is no other
@@ -163,13 +170,13 @@ static cudaError_t cuda_launch_plain(cudaStream_t stream, void (*kernel)(Params.
 template <typename... Params, typename... Args>
 static cudaError_t cuda_launch(struct cuda_exec *c, void (*kernel)(Params...), dim3 grid, unsigned threads, size_t shared, Args &&...args)
 {
-	return cuda_launch_how({c->stream, c->overlap, 1}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
+	return cuda_launch_how({c->stream, cuda_early(c, grid), 1}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
 }
 template <typename... Params, typename... Args>
 static cudaError_t cuda_launch_cluster(struct cuda_exec *c, void (*kernel)(Params...), dim3 grid, int cluster, unsigned threads, size_t shared,
 				       Args &&...args)
 {
-	return cuda_launch_how({c->stream, c->overlap, cluster}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
+	return cuda_launch_how({c->stream, cuda_early(c, grid), cluster}, kernel, grid, threads, shared, static_cast<Args &&>(args)...);
 }
 template <typename... Params, typename... Args>
 static cudaError_t cuda_launch_cluster_plain(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, int cluster, unsigned threads, size_t shared,

@@ -82,26 +82,41 @@ static void fused_is_staged(void **state)
 		}
 }
 
+/* A graph that was captured while the environment says so, against the stages. */
+static void staged_too(const char *name, const char *value, const char *what)
+{
+	for (int s = 0; s < 2; s++) {
+		struct rig a, b;
+
+		make(&a, &shapes[s], FH_PRECISION_BF16, 0);
+		make(&b, &shapes[s], FH_PRECISION_BF16, 1);
+		setenv(name, value, 1);
+		learn(&a, RIG_MANY(40, 4), RIG_MANY(5, 2));
+		unsetenv(name);
+		learn(&b, RIG_MANY(40, 4), RIG_MANY(5, 2));
+		for (int p = 0; p < shapes[s].P; p++)
+			same(&a, p, &b, p, what);
+		rig_free(&a);
+		rig_free(&b);
+	}
+}
+
 /* The end of the step by a launch of its own, as where the parameters of all trials are more than L2 holds. */
 static void ends_first(void **state)
 {
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	for (int s = 0; s < 2; s++) {
-		struct rig a, b;
+	staged_too("FH_GPU_WIDE", "1", "many parameters and staged");
+}
 
-		make(&a, &shapes[s], FH_PRECISION_BF16, 0);
-		make(&b, &shapes[s], FH_PRECISION_BF16, 1);
-		setenv("FH_GPU_WIDE", "1", 1);
-		learn(&a, RIG_MANY(40, 4), RIG_MANY(5, 2));
-		unsetenv("FH_GPU_WIDE");
-		learn(&b, RIG_MANY(40, 4), RIG_MANY(5, 2));
-		for (int p = 0; p < shapes[s].P; p++)
-			same(&a, p, &b, p, "many parameters and staged");
-		rig_free(&a);
-		rig_free(&b);
-	}
+/* As beside many other trainers: other kernels, and fewer of them begin early. */
+static void in_a_crowd(void **state)
+{
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	staged_too("FH_GPU_CROWD", "1", "in a crowd and staged");
 }
 
 /* Collecting and learning in one graph against the stages one by one, bit for bit, accumulators too: sums over environments are one tree,
@@ -110,15 +125,18 @@ static void chunk_is_staged(void **state)
 {
 	static const struct env_config cfg = {.tick = 0.01, .multiplier = 50, .half_spread = 0.005, .fee = 0.5, .max_position = 4, .lot = 1,
 		.initial_cash = 5000, .reward_scale = 3, .pt = 1, .sl = 0.75, .ruin_fraction = 0.5, .episode_length = 40, .horizon = 12};
-	const int sizes[][2] = {{32, 1}, {33, 3}, {RIG_MANY(1500, 700), 1}};
+	const int sizes[][2] = {{32, 1}, {33, 3}, {RIG_MANY(1500, 700), 1}, {32, 1}};
+	enum { SIZES = 4, CROWD = 3 }; /* the last as beside many other trainers */
 
 	(void)state;
 	if (!rig_cuda)
 		skip();
-	for (int k = 0; k < 3; k++) {
+	for (int k = 0; k < SIZES; k++) {
 		struct rig rigs[2], *r;
 		struct rig_shape s = shapes[1];
 
+		if (k == CROWD)
+			setenv("FH_GPU_CROWD", "1", 1);
 		s.N = sizes[k][0], s.n = sizes[k][1], s.C = 8192;
 		for (int i = 0; i < 2; i++) {
 			static const struct run warm = {DQN_PHASE_COLLECT, 8}, chunk[4] = {{0, 1}, {1, 2}, {0, 1}, {1, 2}};
@@ -145,6 +163,7 @@ static void chunk_is_staged(void **state)
 		}
 		rig_free(&rigs[0]);
 		rig_free(&rigs[1]);
+		unsetenv("FH_GPU_CROWD");
 	}
 }
 
@@ -275,6 +294,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fused_is_staged),
 		cmocka_unit_test(ends_first),
+		cmocka_unit_test(in_a_crowd),
 		cmocka_unit_test(chunk_is_staged),
 		cmocka_unit_test(collects_alone),
 		cmocka_unit_test(repeats),
