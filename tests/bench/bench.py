@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """make bench: bench.py BUILD [PART...], bench.py --table FILE...
 
-  on a card   learn, collect, trials, crossing   tests/bench/gpu_step: phases by themselves, each in its captured graph
+  on a card   learn, collect, trials, crossing, layered   tests/bench/gpu_step: phases by themselves, each in its captured graph
               steps, latency, slots, cycles, plan, reports, polls, stop   tests/bench/daemon.py: the running daemon
               epoch     tests/bench/epoch: an epoch and how much of it is validation
               profile   ncu, where it is: what each launch of a step takes
@@ -234,7 +234,7 @@ ANCHOR_S = int(os.environ.get("BENCH_ANCHOR_SECONDS", "100"))
 PARTS = {  # name: what does it, seconds at most for each of its processes; in this order
     "learn": (phases, 60), "steps": (in_daemon, 90), "collect": (phases, 60), "trials": (phases, 60), "latency": (in_daemon, 60),
     "epoch": (epoch, 60), "slots": (in_daemon, 60), "cycles": (in_daemon, 90), "plan": (in_daemon, 60), "reports": (in_daemon, 60),
-    "polls": (in_daemon, 60), "stop": (in_daemon, 60), "profile": (profile, 40), "crossing": (phases, 60), "torch": (anchors, ANCHOR_S),
+    "polls": (in_daemon, 60), "stop": (in_daemon, 60), "profile": (profile, 40), "crossing": (phases, 60), "layered": (phases, 60), "torch": (anchors, ANCHOR_S),
     "jax": (anchors, ANCHOR_S), "jax_collect": (anchors, ANCHOR_S), "jax_population": (anchors, ANCHOR_S), "host": (host, 300),
 }
 
