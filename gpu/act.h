@@ -19,6 +19,7 @@ struct act_limits {
 	 * as well, and are copied. NULL: none is nearer. */
 	int32_t *bar, *action;
 	float *portfolio;
+	int kept; /* the networks are kept as they were at act_open: training may go on between two calls */
 };
 
 #endif

@@ -91,7 +91,7 @@ static int cuda_device(const char *device)
 void backend_environment(void)
 {
 	/* Kernels are loaded with the context, not in the middle of the first job, so that its memory is known before; and every
-	 * slot has hardware queues of its own: with the default of 8 the streams of eight slots, two each, wait for each other. */
+	 * slot has hardware queues of its own: with the default of 8 the streams of eight slots, three each, wait for each other. */
 	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 }

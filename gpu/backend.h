@@ -93,6 +93,9 @@ struct backend {
 	/* Enqueues runs (phase × count) in order. The host runs them before returning; CUDA launches a captured graph,
 	 * bounding run-ahead to two launches. */
 	int (*run)(struct exec *x, const struct run *run, int runs, struct fh_status *st);
+	/* 1 when run() would wait for work that it was given earlier, so that whoever has something else to do may do it meanwhile. NULL: run()
+	 * returns when all is done. */
+	int (*would_wait)(const struct exec *x);
 	/* One stage by itself, then synchronized: tests and FH_GPU_SYNC=1. */
 	int (*stage)(struct exec *x, const struct stage *stage, struct fh_status *st);
 	/* Deferred readback. request copies a tensor's bytes to a free slot behind the enqueued work and zeroes the
@@ -103,8 +106,8 @@ struct backend {
 	/* Waits until everything enqueued is done (before snapshots). */
 	int (*finish)(struct exec *x, struct fh_status *st);
 	/* Acting for evaluations, with the precision of training. act_open: from now on the networks `policy` (enum fh_policy) of
-	 * *trials trials from `first` on answer, as their parameters are now; no run() may come before the last act() that belongs
-	 * to them. It may open fewer, at least one, and says so in *trials. act: row i is the market features of bar[i] with
+	 * *trials trials from `first` on answer, as their parameters are now, behind all that is enqueued; where limits->kept is 0 no run() may come
+	 * before the last act() that belongs to them. It may open fewer, at least one, and says so in *trials. act: row i is the market features of bar[i] with
 	 * portfolio[i], trials count from `first`; action [rows, branches] greedy, the lowest index on a tie. Returns when they are
 	 * there. A row's actions depend on nothing but its trial and the row. */
 	int (*act_open)(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st);

@@ -490,7 +490,8 @@ int trainer_snapshot(struct trainer *t, const char *const *meta, struct st_image
 	l = calloc(1, sizeof *l);
 	if (!l)
 		return fh_fail(st, FH_EXHAUSTED, "no memory for a checkpoint");
-	rc = trainer_read_progress(t, st);
+	rc = validate_settle(t, INT64_MAX, st); /* nobody could make it again: the networks have moved on */
+	rc = rc < 0 ? rc : trainer_read_progress(t, st);
 	for (int i = 0; rc == 0 && i < t->plan.tensors; i++)
 		if (t->plan.tensor[i].desc.flags & TENSOR_KEEP)
 			rc = list_tensor(t, l, i, st);

@@ -113,7 +113,7 @@ int evaluation_make(const struct eval_setup *setup, struct evaluation **out, str
 /* The same for one episode of a policy, or of a script where it is NULL. */
 int evaluation_new(struct policy *p, eval_script script, void *ctx, struct market *m, const struct env_config *cfg,
 		   struct fh_split split, int trace, struct evaluation **out, struct fh_status *st);
-/* Works for about budget_ns (at least one bar); 1 when all is over, 0 when not, else the code of an actor that failed (*st may be
+/* Works for about budget_ns (at least one bar, or one call of the actor that makes better guesses); 1 when all is over, 0 when not, else the code of an actor that failed (*st may be
  * NULL). Which slices it was cut into changes no bit. */
 int evaluation_run(struct evaluation *e, int64_t budget_ns);
 int evaluation_run_on(struct evaluation *e, int64_t budget_ns, struct fh_status *st);

@@ -122,24 +122,26 @@ int evaluation_count_over(struct evaluation *e, int k)
 }
 
 /* Asks what the network says now where it was asked last time: most of that is what it will say where it will be asked, and no environment
- * has to run for it. 1: there was something to ask. */
+ * has to run for it. Where nothing is left of that, the walk of the last evaluation is mended, before any bar is looked at. */
 static int prime(struct evaluation *e, struct fh_status *st)
 {
-	const struct act_part part = {0, e->actor.can.rows};
 	const int64_t n = e->end - e->first - 1;
 	const float *seen = e->seen + e->primed * FH_PORTFOLIO_FEATURES;
-	struct act_part now = part;
+	struct act_part now = {0, 0};
 	int rc;
 
-	for (now.rows = 0; now.rows < part.rows && e->primed + now.rows < n; now.rows++) {
+	for (; now.rows < e->actor.can.rows && e->primed + now.rows < n; now.rows++) {
 		const float *from = seen + (int64_t)now.rows * FH_PORTFOLIO_FEATURES;
 
 		if (isnan(*from))
 			break;
 		e->bar[now.rows] = (int32_t)(e->first + e->primed + now.rows);
 	}
-	if (!now.rows)
+	if (!now.rows) {
+		e->seen = NULL;
+		e->walking = MEND_CALLS;
 		return 0;
+	}
 	memcpy(e->portfolio, seen, (size_t)now.rows * FH_PORTFOLIO_FEATURES * sizeof(*seen));
 	rc = e->actor.act(e->actor.ctx, &now, 1, e->bar, e->portfolio, e->action, st);
 	if (rc)
@@ -150,7 +152,23 @@ static int prime(struct evaluation *e, struct fh_status *st)
 	e->calls++;
 	e->asked += now.rows;
 	e->primed += now.rows;
-	return 1;
+	return 0;
+}
+
+/* One call for the walk of the last evaluation, over which the network has just been asked. */
+static int mend_walk(struct evaluation *e, struct fh_status *st)
+{
+	const int rows = (int)(e->primed < e->walked ? e->primed : e->walked);
+	struct act_part part = {0, episode_mend(e->episode, &e->world, e->look, 0, 0, rows, e->said, e->actor.can.rows, e->where, e->bar, e->portfolio)};
+	int rc = part.rows ? e->actor.act(e->actor.ctx, &part, 1, e->bar, e->portfolio, e->action, st) : 0;
+
+	e->walking = part.rows ? e->walking - 1 : 0;
+	if (rc || !part.rows)
+		return rc;
+	episode_mended(e->episode, e->look, 0, part.rows, e->where, e->action, e->said);
+	e->calls++;
+	e->asked += part.rows;
+	return 0;
 }
 
 static void mend_task(void *ctx, int task, int member)
@@ -173,24 +191,6 @@ static void mended_task(void *ctx, int task, int member)
 	(void)member;
 	episode_mended(&e->episode[l->episode], look_of(e, l), l->taken, l->mended, e->where + l->at,
 		       e->action + (int64_t)l->mended_at * EPISODE_BRANCHES, said_of(e, l));
-}
-
-/* The walk of the last evaluation, over which the network has just been asked, before any bar is looked at. */
-static int mend_walk(struct evaluation *e, struct fh_status *st)
-{
-	const int rows = (int)(e->primed < e->walked ? e->primed : e->walked);
-
-	for (int k = 0; k < MEND_CALLS; k++) {
-		struct act_part part = {0, episode_mend(e->episode, &e->world, e->look, 0, 0, rows, e->said, e->actor.can.rows, e->where, e->bar, e->portfolio)};
-		int rc = part.rows ? e->actor.act(e->actor.ctx, &part, 1, e->bar, e->portfolio, e->action, st) : 0;
-
-		if (rc || !part.rows)
-			return rc;
-		episode_mended(e->episode, e->look, 0, part.rows, e->where, e->action, e->said);
-		e->calls++;
-		e->asked += part.rows;
-	}
-	return 0;
 }
 
 /* What is to be asked again of all places, one behind another; returns the rows. `where` stays, for its answers go back there. */
@@ -217,9 +217,9 @@ static int gather_mended(struct evaluation *e, int *parts)
 
 /* The guesses of a long look that went astray are mended where they are wrong before all of it is looked at again: a few rows for each.
  * The room of the call is free by then, but for its answers. */
-static int mend(struct evaluation *e, struct team *team, int rows, struct fh_status *st)
+static void mend_next(struct evaluation *e, int rows)
 {
-	int behind = rows, parts;
+	int behind = rows;
 
 	for (int i = 0; i < e->places; i++) {
 		const struct episode *p = &e->episode[e->place[i].episode];
@@ -227,22 +227,28 @@ static int mend(struct evaluation *e, struct team *team, int rows, struct fh_sta
 		behind -= p->over ? e->place[i].rows : (int)(p->n - e->place[i].taken);
 	}
 	if (!e->said || behind < MEND_ROWS)
-		return 0;
+		return;
 	memcpy(e->whole ? said_of(e, e->place) : e->said, e->action, (size_t)rows * EPISODE_BRANCHES * sizeof(*e->said));
-	for (int k = 0; k < MEND_CALLS; k++) {
-		team_run(team, e->places, mend_task, e);
-		int again = gather_mended(e, &parts), rc = again ? e->actor.act(e->actor.ctx, e->part, parts, e->bar, e->portfolio, e->action, st) : 0;
+	e->mending = MEND_CALLS;
+}
 
-		if (rc || !again)
-			return rc;
-		team_run(team, e->places, mended_task, e);
-		e->calls++;
-		e->asked += again;
-	}
+static int mend(struct evaluation *e, struct fh_status *st)
+{
+	int parts, again, rc;
+
+	team_run(e->actor.can.team, e->places, mend_task, e);
+	again = gather_mended(e, &parts);
+	rc = again ? e->actor.act(e->actor.ctx, e->part, parts, e->bar, e->portfolio, e->action, st) : 0;
+	e->mending = again ? e->mending - 1 : 0;
+	if (rc || !again)
+		return rc;
+	team_run(e->actor.can.team, e->places, mended_task, e);
+	e->calls++;
+	e->asked += again;
 	return 0;
 }
 
-/* One call of the actor and what follows from it. */
+/* Looks ahead, asks, and takes what is certain. */
 static int ask(struct evaluation *e, struct fh_status *st)
 {
 	int rows = share_out(e), parts, rc;
@@ -257,9 +263,7 @@ static int ask(struct evaluation *e, struct fh_status *st)
 	e->calls++;
 	e->asked += rows;
 	team_run(team, e->places, take_task, e);
-	rc = mend(e, team, rows, st);
-	if (rc)
-		return rc;
+	mend_next(e, rows);
 	for (int i = 0; i < e->places; i++)
 		evaluation_count_over(e, e->place[i].episode);
 	if (e->whole && e->room && e->over) {
@@ -271,15 +275,5 @@ static int ask(struct evaluation *e, struct fh_status *st)
 
 int evaluation_ask(struct evaluation *e, struct fh_status *st)
 {
-	if (e->seen) {
-		int rc = prime(e, st);
-
-		if (rc)
-			return rc < 0 ? rc : 0;
-		e->seen = NULL;
-		rc = mend_walk(e, st);
-		if (rc)
-			return rc;
-	}
-	return ask(e, st);
+	return e->seen ? prime(e, st) : e->walking ? mend_walk(e, st) : e->mending ? mend(e, st) : ask(e, st);
 }

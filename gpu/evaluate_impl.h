@@ -24,6 +24,7 @@ struct evaluation {
 	uint8_t *guesses;
 	int whole;               /* look and said have a place for every bar: of one episode, whose last walk is mended first */
 	int64_t walked;          /* bars of it that are still there */
+	int walking, mending;    /* calls left that mend guesses: of that walk, of what the last call looked at */
 	struct eval_room *room;
 	/* one call's rows; episodes in `place` share them, trial after trial */
 	struct look *look;
@@ -41,8 +42,7 @@ struct evaluation {
 	uint8_t *guess;          /* NULL: the caller's */
 };
 
-/* One call of the actor and what follows from it (some small ones more where guesses are mended); at least one bar, but for calls
- * that come before the first. */
+/* One call of the actor at most and what follows from it: at least one bar, or better guesses. */
 int evaluation_ask(struct evaluation *e, struct fh_status *st);
 /* 1 when episode k is over, which is counted. */
 int evaluation_count_over(struct evaluation *e, int k);

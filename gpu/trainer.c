@@ -370,8 +370,8 @@ static int run_warm(struct trainer *t, struct fh_status *st)
 }
 
 /* A call to the backend returns when the one two before it is done (on the host: when it is done itself), so the time
- * between two returns is what one takes, but for calls that had something to capture. One chunk at a time at first, several
- * when they are short; a chunk that is long (large batches, many trials, many learn steps) is cut. None of this changes what
+ * between two returns is what one takes, but for calls that had something to capture and where something else was done in
+ * between. One chunk at a time at first, several when they are short; a chunk that is long (large batches, many trials, many learn steps) is cut. None of this changes what
  * is computed. */
 static void pace(struct trainer *t, int64_t steps)
 {
@@ -380,6 +380,10 @@ static void pace(struct trainer *t, int64_t steps)
 
 	t->backend->usage(t->x, &used);
 	t->paced_ns = now;
+	if (t->interrupted) {
+		t->interrupted = 0;
+		return;
+	}
 	if (used.captures != t->captures) {
 		t->captures = used.captures;
 		pace_reset(t);
@@ -432,11 +436,17 @@ static int run_chunk(struct trainer *t, struct fh_status *st)
 	t->at.step += whole * (chunks - 1) + steps;
 	t->at.boundary = BOUNDARY_REPORT;
 	t->at.evaluated = 0;
+	t->runs_since++;
 	pace(t, whole * (chunks - 1) + steps);
 	/* The clock behind the first learn steps of a run says when they were done. */
 	if (t->at.step - t->progress_step >= CLOCK_EVERY || (!t->first_step_ns && t->progress_step == t->began_at))
 		return readback_clock(t, st);
 	return 0;
+}
+
+static int checkpoint_here(const struct trainer *t)
+{
+	return t->at.step == t->planned || multiple(t->at.step, t->spec.run.checkpoint_every);
 }
 
 static int run_boundary(struct trainer *t, int64_t budget_ns, struct fh_status *st)
@@ -458,7 +468,11 @@ static int run_boundary(struct trainer *t, int64_t budget_ns, struct fh_status *
 		rc = rc < 0 ? rc : 0;
 		break;
 	case BOUNDARY_CHECKPOINT:
-		t->checkpoint_due = last || multiple(t->at.step, s->run.checkpoint_every);
+		rc = checkpoint_here(t) ? validate_settle(t, budget_ns, st) : 1;
+		if (rc == 0)
+			return 0;
+		t->checkpoint_due = rc > 0 && checkpoint_here(t);
+		rc = rc < 0 ? rc : 0;
 		break;
 	case BOUNDARY_PASSED:
 		return 0;
@@ -478,6 +492,14 @@ static int warming(const struct trainer *t)
 	return t->at.step == 0 && t->progress.warm_left > 0;
 }
 
+static int run_behind(struct trainer *t, struct fh_status *st)
+{
+	int rc = validate_settle(t, 0, st);
+
+	t->interrupted = 1;
+	return rc < 0 ? rc : 0;
+}
+
 static int run_once(struct trainer *t, int64_t budget_ns, struct fh_status *st)
 {
 	int rc;
@@ -486,21 +508,28 @@ static int run_once(struct trainer *t, int64_t budget_ns, struct fh_status *st)
 		rc = run_boundary(t, budget_ns, st);
 	else if (warming(t))
 		rc = run_warm(t, st);
+	else if (validate_turn(t))
+		rc = run_behind(t, st);
 	else
 		rc = run_chunk(t, st);
 	if (rc == 0)
 		rc = readback_drain(t, st);
-	if (rc == 0 && t->diverged)
+	if (rc == 0 && t->diverged && (rc = validate_settle(t, INT64_MAX, st)) >= 0)
 		rc = fh_fail(st, FH_DIVERGED, "training produced numbers that are not finite for many steps in a row, near step %lld: "
 			     "lower learn.lr, or look at the data", (long long)t->at.step);
 	return rc < 0 ? rc : 0;
 }
 
+/* Nothing goes on until an evaluation is finished. */
+static int validating(const struct trainer *t)
+{
+	return (t->at.boundary == BOUNDARY_EVALUATE && validate_count(t) > 0) || (t->at.boundary == BOUNDARY_CHECKPOINT && t->behind && checkpoint_here(t));
+}
+
 void trainer_state_get(const struct trainer *t, struct trainer_state *out)
 {
 	*out = (struct trainer_state){
-		.phase = done(t) ? TRAINER_DONE : t->at.boundary == BOUNDARY_EVALUATE && validate_count(t) > 0 ? TRAINER_VALIDATE :
-			 warming(t) ? TRAINER_WARMUP : TRAINER_LEARN,
+		.phase = done(t) ? TRAINER_DONE : validating(t) ? TRAINER_VALIDATE : warming(t) ? TRAINER_WARMUP : TRAINER_LEARN,
 		.step = t->at.step, .planned = t->planned, .vector_step = t->at.vector_step, .epoch = trainer_epoch(t),
 		.transitions = t->progress.stored, .checkpoint_due = t->checkpoint_due, .first_step_ns = t->first_step_ns,
 		.seen_ns = wall_ns(), .done = done(t),

@@ -59,10 +59,12 @@ struct trainer_sample {
 	const struct metric *metric[METRIC_MAX]; /* static storage */
 	double value[METRIC_MAX];
 };
-/* 1 and a sample when a readback has finished, else 0. Never waits. A report and an evaluation give one sample per trial. */
+/* 1 and a sample when a readback has finished, else 0. Never waits. A report and an evaluation give one sample per trial. Reports come in the order
+ * of their steps, and so do evaluations; an evaluation may come behind reports of later steps. */
 int trainer_poll(struct trainer *t, struct trainer_sample *out, struct fh_status *st);
 
-/* The whole state as a safetensors image, taken at the boundary where trainer_run stopped. meta: k, v, …, NULL, added
+/* The whole state as a safetensors image, taken at the boundary where trainer_run stopped. First finishes an evaluation that training has left behind
+ * (up to about 0.1 s); its samples are there afterwards. meta: k, v, …, NULL, added
  * to the trainer's own (spec, step, market hash, format version). The image may be written by any thread. */
 int trainer_snapshot(struct trainer *t, const char *const *meta, struct st_image *out, struct fh_status *st);
 /* Memory by owner of a live trainer. */

@@ -22,6 +22,8 @@ struct position {
 	int64_t evaluated;   /* evaluations of this step that are finished */
 };
 
+struct task { int split, policy, trial; };
+
 struct record {
 	int validation, split, policy;
 	int trial, trials;                    /* it holds these: a report all, an evaluation those that played side by side */
@@ -59,12 +61,17 @@ struct trainer {
 	int paced, slow;                      /* calls in a row, and long ones among the last */
 	uint64_t captures;                    /* of the backend, as last seen */
 	int64_t paced_ns;                     /* when the last one returned */
+	int interrupted;                      /* something else was done since */
 
 	/* reward_scale = auto as it was last made, and of what: every bar of the training split is looked at for it. */
 	struct { char hash[65]; struct fh_split train; double of[SCALE_OF], scale; } scaled;
 
 	struct evaluation *evaluation;        /* in progress, else NULL */
+	struct task task;                     /* what it is of */
+	int64_t task_step, task_vector_step;  /* where training stood */
 	int evaluating;                       /* trials in it */
+	int behind;                           /* training has gone on: it is played beside what the device does */
+	int runs_since;                       /* calls of run() since it was begun */
 	struct team *team;                    /* for evaluations of many episodes, where the backend has none; made at the first */
 	uint8_t *guess[FH_SPLITS];            /* [P, bars, EVAL_GUESS_SIDES] what networks said at the last evaluation, or NULL */
 	float *seen[FH_SPLITS];               /* [bars, 8] what the one network was asked with, or NULL */
@@ -96,8 +103,13 @@ int64_t trainer_epoch(const struct trainer *t);
 /* validate.c */
 /* Evaluations that are due at the step where t stands. */
 int validate_count(const struct trainer *t);
-/* Works for about budget_ns; 1 when all evaluations of this step are finished, 0 when not, else a code. */
+/* Works for about budget_ns; 1 when all evaluations of this step are finished or may go on behind what is trained next, 0 when not,
+ * else a code. */
 int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st);
+/* Works for about budget_ns on the one that training has left behind; 1 when there is none (any more), else as above. */
+int validate_settle(struct trainer *t, int64_t budget_ns, struct fh_status *st);
+/* 1 when a piece of it is to be done now: the device has enough to do. */
+int validate_turn(const struct trainer *t);
 void validate_abandon(struct trainer *t);
 /* The next evaluations are of another job. */
 void validate_forget(struct trainer *t);

@@ -86,10 +86,13 @@ static int take_streams(struct cuda_exec *c, struct fh_status *st)
 {
 	CUDA_TRY(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
 	CUDA_TRY(cudaStreamCreateWithFlags(&c->side, cudaStreamNonBlocking));
+	CUDA_TRY(cudaStreamCreateWithFlags(&c->acting, cudaStreamNonBlocking));
 	for (int i = 0; i < 2; i++)
 		CUDA_TRY(cudaEventCreateWithFlags(&c->launched[i], cudaEventDisableTiming | cudaEventBlockingSync));
 	CUDA_TRY(cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming));
 	CUDA_TRY(cudaEventCreateWithFlags(&c->join, cudaEventDisableTiming));
+	CUDA_TRY(cudaEventCreateWithFlags(&c->opened, cudaEventDisableTiming));
+	CUDA_TRY(cudaEventCreateWithFlags(&c->acted, cudaEventDisableTiming));
 	return 0;
 }
 
@@ -165,14 +168,12 @@ static void give_back(struct cuda_exec *c)
 	for (int i = 0; i < 2; i++)
 		if (c->launched[i])
 			cudaEventDestroy(c->launched[i]);
-	if (c->fork)
-		cudaEventDestroy(c->fork);
-	if (c->join)
-		cudaEventDestroy(c->join);
-	if (c->soon)
-		cudaEventDestroy(c->soon);
-	if (c->side)
-		cudaStreamDestroy(c->side);
+	for (cudaEvent_t e : {c->fork, c->join, c->soon, c->opened, c->acted})
+		if (e)
+			cudaEventDestroy(e);
+	for (cudaStream_t s : {c->side, c->acting})
+		if (s)
+			cudaStreamDestroy(s);
 	if (c->h_slots)
 		cudaFreeHost(c->h_slots);
 	if (c->x.arena)
@@ -500,6 +501,16 @@ static int cuda_keep_products(struct exec *x, const char *text, struct fh_status
 	return rc || !changed ? rc : forget_all(c, st);
 }
 
+static int cuda_would_wait(const struct exec *x)
+{
+	const struct cuda_exec *c = (const struct cuda_exec *)x;
+
+	if (c->launches < 2 || cudaEventQuery(c->launched[c->launches & 1]) != cudaErrorNotReady)
+		return 0; /* any other error is one of run() */
+	(void)cudaGetLastError();
+	return 1;
+}
+
 /* ---------------------------------------------------------------- deferred readback */
 
 static int cuda_readback_request(struct exec *x, int tensor, int clear, uint64_t tag, struct fh_status *st)
@@ -594,6 +605,7 @@ extern "C" __attribute__((visibility("default"))) int fhd_backend_cuda(int abi, 
 	b->zero = cuda_zero;
 	b->initial = cuda_begin;
 	b->run = cuda_run;
+	b->would_wait = cuda_would_wait;
 	b->stage = cuda_stage;
 	b->readback_request = cuda_readback_request;
 	b->readback_poll = cuda_readback_poll;

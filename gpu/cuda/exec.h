@@ -25,6 +25,9 @@ extern "C" {
 /* FH_EXHAUSTED for memory, FH_DEVICE_LOST for errors after which the context is beyond repair, else FH_DEVICE. */
 int cuda_fail(struct fh_status *st, cudaError_t e, const char *call);
 
+/* Parameters: of training, or those that act_open() kept. */
+enum cuda_whose { CUDA_ONLINE, CUDA_TARGET, CUDA_KEPT };
+
 #define CUDA_SLOTS 8
 #define CUDA_GRAPHS 64 /* more than the lists of runs that a trainer makes of one schedule, see steps_at_once() in trainer.c, alone and in a crowd */
 #define CUDA_RUNS 32
@@ -54,7 +57,9 @@ struct cuda_exec {
 	struct cuda_act_rows *h_rows; /* what is asked */
 	int32_t *h_action;        /* [CUDA_ACT_PLACES, D] */
 	cudaEvent_t soon;         /* of cuda_wait_awake() */
-	int act_target, act_first, act_trials; /* who acts */
+	cudaStream_t acting;      /* what act() enqueues, beside training */
+	cudaEvent_t opened, acted; /* who acts is there; the end of a call */
+	int act_whose, act_first, act_trials; /* who acts: enum cuda_whose */
 	struct cuda_tape *tape;   /* resident market, shared and counted */
 	int sync;                 /* FH_GPU_SYNC=1: stage by stage */
 	struct exec_usage used;   /* counts of graphs are atomic: others read them */
@@ -213,9 +218,12 @@ int cuda_begin(struct exec *x, uint64_t seed, struct fh_status *st);
 size_t cuda_act_pinned(const struct dqn_dims *d);                                       /* validate.cu */
 int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act_limits *limits, struct fh_status *st);
 int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32_t *bar, const float *portfolio, int32_t *action, struct fh_status *st);
+/* What the parameters of enum cuda_whose are, [P, params]: the masters, and what products take (F32 or BF16). forward.cu */
+const float *cuda_params(struct cuda_exec *c, int whose);
+const void *cuda_weights(struct cuda_exec *c, int whose);
 /* Rows of vx through the networks of the trials from `trial` on, layer by layer: `rows` of each, one trial's behind the other's
  * from x_row on, at most CUDA_ACT_LAYERS in all. Their greedy actions [trials, rows, D]. */
-int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int trials, int x_row, int rows, int32_t *action, struct fh_status *st); /* forward.cu */
+int cuda_rows_layers(struct cuda_exec *c, int whose, int trial, int trials, int x_row, int rows, int32_t *action, struct fh_status *st); /* forward.cu */
 
 /* Parts of the fused steps, by file. */
 int cuda_learn(struct cuda_exec *c, struct fh_status *st);                              /* learn.cu */

@@ -13,17 +13,9 @@
 namespace {
 
 /* Which parameters a block of rows goes through. */
-struct pass { int row, rows, x_row, target; int trial = 0; /* when one trial runs alone */ };
+struct pass { int row, rows, x_row, whose; int trial = 0; /* when one trial runs alone */ };
 
 struct net_buffers { const struct cuda_array *x, *h1, *h2, *head, *out; };
-
-const void *weight(struct cuda_exec *c, int target, int layer)
-{
-	const struct dqn_dims *d = &c->dims;
-	if (d->precision == FH_PRECISION_BF16)
-		return cuda_tensor<__nv_bfloat16>(c, target ? T_TARGET_LP : T_PARAM_LP) + d->layer[layer].w;
-	return cuda_tensor<float>(c, target ? T_TARGET : T_PARAM) + d->layer[layer].w;
-}
 
 /* y = relu?(x w^T + b) for one layer of one pass. Columns x_col.. of x, y_col.. of y, in elements. */
 void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int layer, const struct cuda_array *x, int ldx,
@@ -45,9 +37,9 @@ void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int la
 	q->b_trial = (size_t)d->params * (d->precision == FH_PRECISION_BF16 ? 2 : 4);
 	q->ldb = l->in;
 	q->segments = 1;
-	q->seg[0] = {(const char *)weight(c, p->target, layer) + p->trial * q->b_trial, l->in, 0};
+	q->seg[0] = {(const char *)cuda_weights(c, p->whose) + p->trial * q->b_trial + l->w * low, l->in, 0};
 	q->bias_trial = (size_t)d->params * 4;
-	q->bias = cuda_tensor<float>(c, p->target ? T_TARGET : T_PARAM) + (size_t)p->trial * d->params + l->b;
+	q->bias = cuda_params(c, p->whose) + (size_t)p->trial * d->params + l->b;
 	q->m = p->rows;
 	q->n = l->out;
 	q->store_n = cuda_pad16(l->out); /* every layer's columns in a row are padded */
@@ -120,11 +112,23 @@ __global__ void k_greedy(const float *out, size_t out_trial, int32_t *action, co
 
 } // namespace
 
+const float *cuda_params(struct cuda_exec *c, int whose)
+{
+	return whose == CUDA_KEPT ? cuda_at<float>(c, &c->s.vparam) : cuda_tensor<float>(c, whose == CUDA_TARGET ? T_TARGET : T_PARAM);
+}
+
+const void *cuda_weights(struct cuda_exec *c, int whose)
+{
+	if (c->dims.precision != FH_PRECISION_BF16)
+		return cuda_params(c, whose);
+	return whose == CUDA_KEPT ? cuda_at<void>(c, &c->s.vparam_lp) : cuda_tensor<void>(c, whose == CUDA_TARGET ? T_TARGET_LP : T_PARAM_LP);
+}
+
 int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 {
 	struct cuda_exec *c = cuda_of(x);
 	const int B = c->dims.B;
-	const struct pass pass[2] = {{0, 2 * B, 0, 0}, {2 * B, B, B, 1}};
+	const struct pass pass[2] = {{0, 2 * B, 0, CUDA_ONLINE}, {2 * B, B, B, CUDA_TARGET}};
 	const struct mlp_pass wide[2] = {{0, 2 * B, 0, B, 0}, {2 * B, B, B, 0, 1}};
 	const struct net_buffers b = {&c->s.x, &c->s.h1, &c->s.h2, &c->s.head, &c->s.out};
 
@@ -143,7 +147,7 @@ int cuda_dqn_forward(struct exec *x, struct fh_status *st)
 int cuda_policy_forward(struct cuda_exec *c, struct fh_status *st)
 {
 	const struct dqn_dims *d = &c->dims;
-	const struct pass pass = {0, d->N, 0, 0};
+	const struct pass pass = {0, d->N, 0, CUDA_ONLINE};
 	const struct mlp_pass wide = {0, d->N, 0, 0, 0};
 	const struct net_buffers b = {&c->s.px, &c->s.ph1, &c->s.ph2, &c->s.phead, &c->s.pout};
 	const dim3 grid((unsigned)(((size_t)d->N * d->SD + 255) / 256), 1, d->P);
@@ -181,11 +185,11 @@ int cuda_dqn_policy(struct exec *x, struct fh_status *st)
 }
 
 /* Each trial's rows stand where those of a whole exec would, only closer together. */
-int cuda_rows_layers(struct cuda_exec *c, int target, int trial, int trials, int x_row, int rows, int32_t *action, struct fh_status *st)
+int cuda_rows_layers(struct cuda_exec *c, int whose, int trial, int trials, int x_row, int rows, int32_t *action, struct fh_status *st)
 {
 	const struct cuda_scratch *s = &c->s;
 	struct dqn_dims d = c->dims;
-	const struct pass pass = {0, rows, 0, target, trial};
+	const struct pass pass = {0, rows, 0, whose, trial};
 	const size_t low = (size_t)rows * s->low;
 	const struct cuda_array x = {s->vx.offset + (size_t)x_row * s->ldx * s->low, low * s->ldx}, h1 = {s->vh1.offset, low * s->ldh1},
 		h2 = {s->vh2.offset, low * s->ldh2}, head = {s->vhead.offset, low * s->ldhead}, out = {s->vout.offset, (size_t)rows * s->ldo * sizeof(float)};

@@ -343,7 +343,7 @@ int mlp_policy(struct cuda_exec *c, struct fh_status *st)
 	return start(c, &x, 1, "launch of the policy", st);
 }
 
-int mlp_rows_greedy(struct cuda_exec *c, int target, int trial, int trials, int rows, const void *states, int32_t *action, struct fh_status *st)
+int mlp_rows_greedy(struct cuda_exec *c, int whose, int trial, int trials, int rows, const void *states, int32_t *action, struct fh_status *st)
 {
 	struct mlp_args x;
 
@@ -354,11 +354,10 @@ int mlp_rows_greedy(struct cuda_exec *c, int target, int trial, int trials, int 
 	x.x = (const bf16 *)states, x.x_trial = (size_t)rows * x.ldx * sizeof(bf16);
 	x.action = action, x.action_trial = (size_t)rows * c->dims.D * sizeof *action;
 	x.trials = trials;
-	for (int i = 0; i < 2; i++)
-		x.weight[i] += trial * x.params, x.bias[i] += trial * x.params;
+	x.weight[0] = (const bf16 *)cuda_weights(c, whose) + trial * x.params;
+	x.bias[0] = cuda_params(c, whose) + trial * x.params;
 	x.clock += trial;
 	x.passes = 1;
 	x.pass[0].rows = rows;
-	x.pass[0].target = target;
 	return start(c, &x, 1, "launch of the actions", st);
 }

@@ -20,8 +20,8 @@ int mlp_outputs(struct cuda_exec *c, struct fh_status *st);
 /* T_OBS through the online network to the greedy actions in T_ACTION. Trials that draw every action at random this step
  * (epsilon 1) are left out: EXPLORE overwrites what they would get. */
 int mlp_policy(struct cuda_exec *c, struct fh_status *st);
-/* Greedy actions [trials, rows, D] of states (low [trials, rows, ldx]) by the online or target parameters of the trials from
+/* Greedy actions [trials, rows, D] of states (low [trials, rows, ldx]) by the parameters (enum cuda_whose) of the trials from
  * `trial` on. 1: not taken. */
-int mlp_rows_greedy(struct cuda_exec *c, int target, int trial, int trials, int rows, const void *x, int32_t *action, struct fh_status *st);
+int mlp_rows_greedy(struct cuda_exec *c, int whose, int trial, int trials, int rows, const void *x, int32_t *action, struct fh_status *st);
 
 #endif

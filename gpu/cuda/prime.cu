@@ -15,7 +15,7 @@ namespace {
  * is taken 2 MiB at a time, about 5 KB a launch. Half of the launches run beside the others, between a fork and a join as a learn step has them.
  * Then a trainer's share by each of several threads at the same time. */
 enum { STREAMS = 16, GRAPHS = 8, NODES = 64, LONG_GRAPHS = 4, LONG_NODES = 512, FORK_EVERY = 8, BYTES = 4 << 20, ARGUMENTS = 2048 };
-enum { TRAINERS = 8, TRAINER_STREAMS = 2, TRAINER_GRAPHS = 4 };
+enum { TRAINERS = 8, TRAINER_STREAMS = 3, TRAINER_GRAPHS = 4 };
 
 struct arguments { char of[ARGUMENTS]; };
 

@@ -55,6 +55,8 @@ struct cuda_scratch {
 	struct cuda_array vaction; /* I32 [CUDA_ACT_PLACES, D] */
 	struct cuda_array vh1, vh2, vhead; /* low [CUDA_ACT_LAYERS, ld*], where the network goes layer by layer */
 	struct cuda_array vout;  /* F32 [CUDA_ACT_LAYERS, ldo] */
+	int kept;                /* trials whose networks are kept while they act, of all or of none */
+	struct cuda_array vparam, vparam_lp; /* F32 and BF16 [kept, params] */
 	struct cuda_array tape;  /* struct cuda_tape_view, of trial 0: which market all trials read */
 	struct cuda_array estat; /* F64 [ceil(N/CUDA_ENV_FEW), CUDA_ENV_STATS] sums of a block of environments (CUDA_ENV_FEW or CUDA_ENV_BLOCK) */
 	size_t bytes;            /* of one trial; the arena holds P of these */
@@ -68,6 +70,9 @@ enum { CUDA_WALK_SAMPLES = 8 }; /* samples that a block of the sampler draws, a 
  * go through the layers at once: there so many take little longer than one. */
 enum { CUDA_ACT_ROWS = 8192, CUDA_ACT_PLACES = 2 * CUDA_ACT_ROWS, CUDA_ACT_LAYERS = 2048 };
 enum { CUDA_ACT_TRIALS = 128, CUDA_ACT_LEAST = CUDA_ACT_ROWS / CUDA_ACT_TRIALS }; /* side by side, and a trial's rows then: a block of mlp.cu */
+/* A copy of the networks that act lets training go on meanwhile. Of larger populations it would be much memory for little: their evaluations
+ * are long, and the trainer lets only short ones wait (validate.c). */
+enum { CUDA_KEPT_TRIALS = 16 };
 struct cuda_act_rows { float portfolio[CUDA_ACT_ROWS][FH_PORTFOLIO_FEATURES]; int32_t bar[CUDA_ACT_ROWS], place[CUDA_ACT_ROWS]; };
 enum { CUDA_ENV_STATS = 8 }; /* reward, reward^2, episodes, return, steps, ruins, fills, exits */
 enum { CUDA_ENV_FEW = 8, CUDA_ENV_BLOCK = 128 }; /* environments of a block: a warp each where they are few, else a thread each */
@@ -167,6 +172,9 @@ static inline void cuda_scratch_make(const struct dqn_dims *d, struct cuda_scrat
 	cuda_array_at(&s->vh2, (size_t)CUDA_ACT_LAYERS * s->ldh2 * low, 1, &at);
 	cuda_array_at(&s->vhead, (size_t)CUDA_ACT_LAYERS * s->ldhead * low, 1, &at);
 	cuda_array_at(&s->vout, (size_t)CUDA_ACT_LAYERS * s->ldo * 4, 1, &at);
+	s->kept = d->P <= CUDA_KEPT_TRIALS ? d->P : 0;
+	cuda_array_at(&s->vparam, (size_t)s->kept * d->params * 4, 1, &at);
+	cuda_array_at(&s->vparam_lp, d->precision == FH_PRECISION_BF16 ? (size_t)s->kept * d->params * 2 : 0, 1, &at);
 	s->bytes = (at + d->P - 1) / d->P; /* P of these hold it all */
 }
 

@@ -1,8 +1,10 @@
 /* Acting for evaluations on the device: rows of any bars' market features, which lie here, and portfolio features, which come
- * from the host, through the parameters of their trials as they are; greedy actions back.
+ * from the host, through the parameters of their trials as they were when it was opened; greedy actions back.
  *
- * Thread: the trainer's worker, between two runs. Rows and actions pass through page-locked memory of the exec; one call's
- * must be over before the next one's begin, so a call waits for its own end. Trials that follow each other go through the
+ * Thread: the trainer's worker. All of it goes on a stream of its own behind what was enqueued when it was opened. Of up to CUDA_KEPT_TRIALS
+ * trials the parameters are copied then, and nothing that a call reads or writes is training's: what is enqueued later runs beside it.
+ * Rows and actions pass through page-locked memory of the exec; one call's must be over before the next one's begin, so a call waits for
+ * its own end. Trials that follow each other go through the
  * network in the same launches, each with as many places as the one with most rows: what lies in a place that nobody asked for
  * is computed and never looked at. Invariant: a row's actions depend on that row and its trial alone: products sum in an order that
  * the number of rows does not change, and mlp.cu has the same bits. */
@@ -104,14 +106,14 @@ int decide(struct cuda_exec *c, const struct lane *l, struct fh_status *st)
 	int32_t *action = cuda_at<int32_t>(c, &c->s.vaction) + (size_t)l->place * D;
 	const char *x = cuda_at<char>(c, &c->s.vx) + (size_t)l->place * c->s.ldx * c->s.low;
 	const int together = max((int)CUDA_ACT_LAYERS / l->rows, 1); /* trials that go through the layers at once */
-	int rc = mlp_rows_greedy(c, c->act_target, first, l->trials, l->rows, x, action, st);
+	int rc = mlp_rows_greedy(c, c->act_whose, first, l->trials, l->rows, x, action, st);
 
 	if (rc <= 0)
 		return rc;
 	rc = 0;
 	for (int k = 0; !rc && k < l->trials; k += together)
 		for (int at = 0; !rc && at < l->rows; at += CUDA_ACT_LAYERS) /* more than once only where a trial goes alone */
-			rc = cuda_rows_layers(c, c->act_target, first + k, min(together, l->trials - k), l->place + k * l->rows + at,
+			rc = cuda_rows_layers(c, c->act_whose, first + k, min(together, l->trials - k), l->place + k * l->rows + at,
 			                      min(l->rows - at, (int)CUDA_ACT_LAYERS), action + (size_t)(k * l->rows + at) * D, st);
 	return rc;
 }
@@ -127,6 +129,44 @@ void hand_out(const struct cuda_exec *c, int rows, int placed, int32_t *action)
 		memmove(action + (size_t)r * D, c->h_action + (size_t)c->h_rows->place[r] * D, (size_t)D * sizeof *action);
 }
 
+/* Everything of a call; waits for its end. */
+int enqueue(struct cuda_exec *c, const struct lane *lane, int lanes, int rows, int placed, const int32_t *bar, const float *portfolio, size_t bytes,
+            struct fh_status *st)
+{
+	int rc = send(c, rows, placed, bar, portfolio, st);
+
+	if (!rc)
+		rc = look(c, rows, placed, st);
+	for (int i = 0; !rc && i < lanes; i++)
+		rc = decide(c, &lane[i], st);
+	if (rc)
+		return rc;
+	CUDA_TRY(cudaMemcpyAsync(c->h_action, cuda_at<void>(c, &c->s.vaction), bytes, cudaMemcpyDeviceToHost, c->stream));
+	CUDA_TRY(cudaEventRecord(c->acted, c->stream));
+	CUDA_TRY(cudaEventSynchronize(c->acted)); /* awake, like cuda_wait_awake() */
+	return 0;
+}
+
+/* Part of training's stream, in front of whatever changes them next. */
+int keep(struct cuda_exec *c, int whose, int first, int trials, struct fh_status *st)
+{
+	const size_t from = (size_t)first * c->dims.params, n = (size_t)trials * c->dims.params;
+
+	CUDA_TRY(cudaMemcpyAsync(cuda_at<float>(c, &c->s.vparam) + from, cuda_params(c, whose) + from, n * sizeof(float), cudaMemcpyDeviceToDevice, c->stream));
+	if (c->dims.precision == FH_PRECISION_BF16)
+		CUDA_TRY(cudaMemcpyAsync(cuda_at<__nv_bfloat16>(c, &c->s.vparam_lp) + from, (const __nv_bfloat16 *)cuda_weights(c, whose) + from,
+		                         n * sizeof(__nv_bfloat16), cudaMemcpyDeviceToDevice, c->stream));
+	return 0;
+}
+
+/* FH_GPU_BEHIND=0, for comparison: training waits for evaluations. */
+int keeps(const struct cuda_exec *c)
+{
+	const char *behind = getenv("FH_GPU_BEHIND");
+
+	return c->s.kept && !c->sync && !(behind && !strcmp(behind, "0"));
+}
+
 } // namespace
 
 size_t cuda_act_pinned(const struct dqn_dims *d)
@@ -140,13 +180,23 @@ int cuda_act_open(struct exec *x, int policy, int first, int *trials, struct act
 
 	if (first < 0 || *trials < 1 || first + *trials > c->dims.P || c->dims.SD <= FH_PORTFOLIO_FEATURES)
 		return fh_fail(st, FH_INTERNAL, "trials %d to %d of %d cannot act on %d numbers", first, first + *trials - 1, c->dims.P, c->dims.SD);
-	c->act_target = policy != FH_POLICY_ONLINE;
+	CUDA_TRY(cudaSetDevice(x->backend->device));
+	c->act_whose = policy == FH_POLICY_ONLINE ? CUDA_ONLINE : CUDA_TARGET;
 	c->act_first = first;
 	*trials = min(*trials, (int)CUDA_ACT_TRIALS);
 	c->act_trials = *trials;
+	if (keeps(c)) {
+		const int rc = keep(c, c->act_whose, first, *trials, st);
+
+		if (rc)
+			return rc;
+		c->act_whose = CUDA_KEPT;
+	}
+	CUDA_TRY(cudaEventRecord(c->opened, c->stream));
+	CUDA_TRY(cudaStreamWaitEvent(c->acting, c->opened, 0));
 	/* One launch for all layers takes a whole call in hardly more time than one row. */
 	*limits = {CUDA_ACT_ROWS, mlp_takes(c, 1, CUDA_ACT_ROWS, 1) ? CUDA_ACT_ROWS : CUDA_ACT_LAYERS, CUDA_ACT_LEAST, NULL,
-	           c->h_rows->bar, c->h_action, c->h_rows->portfolio[0]};
+	           c->h_rows->bar, c->h_action, c->h_rows->portfolio[0], c->act_whose == CUDA_KEPT};
 	return 0;
 }
 
@@ -154,6 +204,7 @@ int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32
 {
 	struct cuda_exec *c = cuda_of(x);
 	struct lane lane[CUDA_ACT_TRIALS];
+	const cudaStream_t training = c->stream;
 	int rows = 0, lanes = 0, placed = 0, rc;
 
 	for (int i = 0; i < parts; i++) {
@@ -165,15 +216,9 @@ int cuda_act(struct exec *x, const struct act_part *part, int parts, const int32
 		return fh_fail(st, FH_INTERNAL, "%d rows in one call, at most %d", rows, CUDA_ACT_ROWS);
 	CUDA_TRY(cudaSetDevice(x->backend->device));
 	const size_t bytes = (size_t)arrange(c, part, parts, lane, &lanes, &placed) * c->dims.D * sizeof *action;
-	rc = send(c, rows, placed, bar, portfolio, st);
-	if (!rc)
-		rc = look(c, rows, placed, st);
-	for (int i = 0; !rc && i < lanes; i++)
-		rc = decide(c, &lane[i], st);
-	if (rc)
-		return rc;
-	CUDA_TRY(cudaMemcpyAsync(c->h_action, cuda_at<void>(c, &c->s.vaction), bytes, cudaMemcpyDeviceToHost, c->stream));
-	rc = cuda_wait_awake(c, st);
+	c->stream = c->acting; /* what launches takes the exec's */
+	rc = enqueue(c, lane, lanes, rows, placed, bar, portfolio, bytes, st);
+	c->stream = training;
 	if (rc)
 		return rc;
 	hand_out(c, rows, placed, action);

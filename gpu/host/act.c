@@ -71,7 +71,7 @@ int host_dqn_act_open(struct exec *x, struct host_act **a, int policy, int first
 	for (int i = 0; i < nets; i++)
 		host_nets_set((*a)->net, i, host_tensor(x, policy == FH_POLICY_ONLINE ? T_PARAM : T_TARGET, first + i));
 	*trials = nets;
-	*limits = (struct act_limits){.rows = (*a)->rows, .few = POLICY_FEW * team_threads(team), .least = POLICY_FEW, .team = team};
+	*limits = (struct act_limits){.rows = (*a)->rows, .few = POLICY_FEW * team_threads(team), .least = POLICY_FEW, .team = team, .kept = 1};
 	return 0;
 }
 

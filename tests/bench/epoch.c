@@ -1,11 +1,12 @@
-/* An epoch as a job has it: 300 learn steps of B = 256 with collection and reports every 100, then the validation of 20,000
- * bars, on an AR(1) market. One line an epoch, how much of it is validation, and the medians.
+/* An epoch as a job has it: 300 learn steps of B = 256 with collection and reports every 100, and the validation of 20,000
+ * bars, on an AR(1) market. One line an epoch and the medians: first where training waits for every validation, and how much of the
+ * epoch that is; then, where a device can, with validations behind the training that goes on: from the end of one to the end of the next.
  *
  *     epoch [-d host|cuda] [-e EPOCHS] [-w WINDOWS] [-p TRIALS] [-s]
  *
  * -s: few steps of a small net and few bars, to see on an emulated device that it runs; its times mean nothing.
- * The trainer runs in the slices that the daemon gives it; where learning ends and validation begins the device is waited
- * for, which a job does not do, so the parts add up to a little more than it takes there. */
+ * The trainer runs in short slices; where learning ends and validation begins the device is waited for, which a job does not do, so
+ * the parts add up to a little more than it takes there. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,21 +86,34 @@ static struct fh_spec make_spec(const char *device, int epochs, int windows, int
 	return s;
 }
 
-/* What it says of itself last; the validation of the policy that is validated all along. */
-static double take_samples(struct trainer *t, double *trades)
+/* What it says of itself last; the validation of the policy that is validated all along. Returns how many there were. */
+static int take_samples(struct trainer *t, double *sharpe, double *trades)
 {
 	struct trainer_sample s;
 	struct fh_status st = FH_STATUS_INIT;
-	double sharpe = 0;
+	int n = 0;
 
-	while (trainer_poll(t, &s, &st) == 1)
+	while (trainer_poll(t, &s, &st) == 1) {
+		n += s.validation;
 		for (int i = 0; s.validation && s.split == FH_SPLIT_VALIDATION && s.policy == t->spec.run.validate_policy && i < s.values; i++) {
 			if (!strcmp(s.metric[i]->name, "sharpe"))
-				sharpe = s.value[i];
+				*sharpe = s.value[i];
 			if (!strcmp(s.metric[i]->name, "trades"))
 				*trades = s.value[i];
 		}
-	return sharpe;
+	}
+	return n;
+}
+
+/* Up to the next validation's sample. */
+static double run_behind(struct trainer *t, struct trainer_state *s, double *sharpe, double *trades)
+{
+	struct fh_status st = FH_STATUS_INIT;
+	double begin = now_ms();
+
+	while (!take_samples(t, sharpe, trades) && !s->done)
+		must(trainer_run(t, SLICE_NS / 20, s, &st), &st);
+	return now_ms() - begin;
 }
 
 /* Up to the end of the next validation, or of the job. */
@@ -155,7 +169,7 @@ int main(int argc, char **argv)
 	struct trainer_state s = {0};
 	struct trainer *t = NULL;
 	int epochs = 6, windows = 1, trials = 1, small = 0, c, n = 0;
-	double trades = 0;
+	double trades = 0, sharpe = 0;
 
 	while ((c = getopt(argc, argv, "d:e:w:p:s")) != -1)
 		switch (c) {
@@ -175,6 +189,7 @@ int main(int argc, char **argv)
 	struct fh_spec spec = make_spec(device, epochs, windows, trials, small);
 	struct market *m = make_market(&spec);
 	must(trainer_new(b, &spec, &t, &st), &st);
+	setenv("FH_GPU_BEHIND", "0", 1);
 	must(trainer_begin(t, &spec, m, NULL, &st), &st);
 	printf("epoch on %s: %d learn steps, B = %lld, collection of %lld environments, validation of %lld bars in %d window%s\n", info.name, steps,
 	       (long long)spec.learn.batch, (long long)spec.collect.envs, (long long)(t->split[FH_SPLIT_VALIDATION].end - t->split[FH_SPLIT_VALIDATION].begin),
@@ -182,13 +197,25 @@ int main(int argc, char **argv)
 	trainer_state_get(t, &s);
 	for (; n < epochs - 1; n++) { /* the last one evaluates four times */
 		epoch[n] = run_epoch(t, &s);
-		double sharpe = take_samples(t, &trades);
+		take_samples(t, &sharpe, &trades);
 		printf("  %4d: %8.2f ms, learning %8.2f, validation %7.2f (Sharpe %.1f, %.0f trades)%s\n", n + 1, epoch[n].all, epoch[n].learn,
 		       epoch[n].validate, sharpe, trades, n ? "" : ", warm-up included");
 	}
-	printf("{\"what\": \"epoch\", \"device\": \"%s\", \"ms\": %.2f, \"learn_ms\": %.2f, \"validate_ms\": %.2f, \"windows\": %d, \"trials\": %d}\n", b->name,
-	       median(epoch + 1, n - 1, offsetof(struct epoch, all)), median(epoch + 1, n - 1, offsetof(struct epoch, learn)),
-	       median(epoch + 1, n - 1, offsetof(struct epoch, validate)), windows, trials);
+	double waiting = median(epoch + 1, n - 1, offsetof(struct epoch, all)), behind = waiting;
+	double learn = median(epoch + 1, n - 1, offsetof(struct epoch, learn)), validate = median(epoch + 1, n - 1, offsetof(struct epoch, validate));
+	if (b->would_wait) {
+		unsetenv("FH_GPU_BEHIND");
+		must(trainer_begin(t, &spec, m, NULL, &st), &st);
+		trainer_state_get(t, &s);
+		for (n = 0; n < epochs - 1; n++) {
+			epoch[n].all = run_behind(t, &s, &sharpe, &trades);
+			printf("  %4d: %8.2f ms, validation behind training (Sharpe %.1f, %.0f trades)%s\n", n + 1, epoch[n].all, sharpe, trades,
+			       n ? "" : ", warm-up included");
+		}
+		behind = median(epoch + 1, n - 1, offsetof(struct epoch, all));
+	}
+	printf("{\"what\": \"epoch\", \"device\": \"%s\", \"ms\": %.2f, \"waiting_ms\": %.2f, \"learn_ms\": %.2f, \"validate_ms\": %.2f, \"windows\": %d, "
+	       "\"trials\": %d}\n", b->name, behind, waiting, learn, validate, windows, trials);
 	trainer_free(t);
 	market_unref(m);
 	return 0;

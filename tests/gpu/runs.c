@@ -321,6 +321,58 @@ static void resumed_bit_for_bit(void **state)
 	market_unref(m);
 }
 
+/* A job whose evaluations go on behind training, however the device keeps up with it, says what one says that waits for them; `behind`: steps
+ * that were learnt meanwhile, over all of them. */
+static void behind_is_waiting(void **state)
+{
+	static const struct { int trials, windows; } of[] = {{1, 1}, {1, 3}, {2, 1}};
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	struct market *m = synth_market(SYNTH_MOMENTUM, RIG_MANY(20000, 1200), 5);
+	for (int i = RIG_MANY(0, 1); i < 3; i++) {
+		struct fh_spec s = small_spec();
+		struct fh_status st = FH_STATUS_INIT;
+		struct trainer_state at = {0};
+		int64_t behind = 0;
+		char hash[65], other[65];
+
+		s.run.precision = FH_PRECISION_BF16;
+		s.run.population = of[i].trials;
+		s.run.validate_windows = of[i].windows;
+		s.run.steps_per_epoch = RIG_MANY(1000, 15);
+		s.run.validate_every = RIG_MANY(300, 10);
+		s.run.report_every = RIG_MANY(100, 7);
+		s.run.checkpoint_every = RIG_MANY(1250, 25);
+		setenv("FH_GPU_BEHIND", "0", 1);
+		struct job waits = run(1, &s, m);
+		unsetenv("FH_GPU_BEHIND");
+		struct job goes_on = begin(1, &s, m);
+		while (!at.done) {
+			const int64_t before = at.step;
+
+			if (trainer_run(goes_on.t, 0, &at, &st))
+				fail_msg("%s", st.text);
+			samples_take(goes_on.t, &goes_on.said);
+			behind += goes_on.t->behind && goes_on.t->task_step < at.step ? at.step - before : 0;
+			assert_false(at.checkpoint_due && goes_on.t->behind);
+			if (at.checkpoint_due)
+				goes_on.t->checkpoint_due = 0; /* as if a snapshot had been taken */
+		}
+		printf("%d trials in %d windows: %lld of %lld steps were learnt while an evaluation went on\n", of[i].trials, of[i].windows, (long long)behind,
+		       (long long)at.step);
+		assert_true(behind > 0);
+		same_words(&goes_on.said, &waits.said);
+		state_hash(waits.t, hash);
+		state_hash(goes_on.t, other);
+		assert_string_equal(hash, other);
+		end(&waits);
+		end(&goes_on);
+	}
+	market_unref(m);
+}
+
 /* ---------------------------------------------------------------- precision */
 
 struct learnt { double sharpe, q, norm, norm_max; };
@@ -436,6 +488,7 @@ int main(void)
 		cmocka_unit_test(same_batches_for_500_steps),
 		cmocka_unit_test(a_job_of_500_steps),
 		cmocka_unit_test(resumed_bit_for_bit),
+		cmocka_unit_test(behind_is_waiting),
 		cmocka_unit_test(bf16_learns_what_f32_learns),
 		cmocka_unit_test(finite_for_50_epochs),
 	};

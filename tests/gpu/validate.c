@@ -208,6 +208,7 @@ static void many_trials_go_in_parts(void **state)
 	RIG_OK(r->x[1]->backend->act_open(r->x[1], FH_POLICY_TARGET, 1, &trials, &can, &r->st));
 	assert_int_equal(trials, OPEN);
 	assert_true(can.rows >= OPEN * can.least);
+	assert_false(can.kept); /* of so many none is */
 	for (int k = 0; k < OPEN; k++)
 		part[k] = (struct act_part){k, 1};
 	RIG_OK(r->x[1]->backend->act(r->x[1], part, OPEN, bar, portfolio, together, &r->st));
@@ -222,6 +223,57 @@ static void many_trials_go_in_parts(void **state)
 	assert_int_equal(r->x[1]->backend->act_open(r->x[1], FH_POLICY_TARGET, TRIALS - 1, &trials, &can, &r->st), FH_INTERNAL);
 	market_unref(m);
 	rig_free(r);
+}
+
+/* What was opened answers as it did then, while learn steps change everything that training has. */
+static void who_acts_is_kept_while_training_goes_on(void **state)
+{
+	static const struct run steps = {DQN_PHASE_LEARN, 2};
+	static int32_t bar[ROWS], before[ROWS * 3], meanwhile[ROWS * 3], after[ROWS * 3];
+	static float portfolio[ROWS * FH_PORTFOLIO_FEATURES];
+	const int rows = RIG_MANY(ROWS, 300);
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	any_bars(bar, portfolio, rows);
+	for (int precision = FH_PRECISION_F32; precision <= FH_PRECISION_BF16; precision++)
+		for (int policy = FH_POLICY_TARGET; policy <= FH_POLICY_ONLINE; policy++)
+			for (int wide = 0; wide <= (precision == FH_PRECISION_BF16); wide++) {
+				struct rig rig, *r = &rig;
+				struct market *m = make(r, 1, precision);
+				const int trial = r->d.P - 1;
+
+				for (int p = 0; p < r->d.P; p++) {
+					struct dqn_clock *c = rig_host(r, T_CLOCK, p);
+
+					c->lr0 = 1e-2, c->tau = 0.5, c->step = c->applied = 0;
+				}
+				rig_send(r);
+				setenv("FH_GPU_WIDE", wide ? "1" : "0", 1);
+				assert_true(open_some(r, 1, policy, trial, 1).kept);
+				act(r, 1, rows, bar, portfolio, before);
+				for (int i = 0; i < 5; i++) {
+					RIG_OK(r->x[1]->backend->run(r->x[1], &steps, 1, &r->st));
+					memset(meanwhile, 0xff, sizeof meanwhile);
+					act(r, 1, rows, bar, portfolio, meanwhile);
+					assert_memory_equal(before, meanwhile, sizeof *before * 3 * (size_t)rows);
+				}
+				RIG_OK(r->x[1]->backend->run(r->x[1], &steps, 1, &r->st));
+				assert_true(open_some(r, 1, policy, trial, 1).kept); /* behind the steps */
+				RIG_OK(r->x[1]->backend->run(r->x[1], &steps, 1, &r->st));
+				act(r, 1, rows, bar, portfolio, after);
+				RIG_OK(r->x[1]->backend->finish(r->x[1], &r->st));
+				act(r, 1, rows, bar, portfolio, meanwhile);
+				assert_memory_equal(after, meanwhile, sizeof *after * 3 * (size_t)rows);
+				assert_memory_not_equal(before, after, sizeof *before * 3 * (size_t)rows);
+				setenv("FH_GPU_BEHIND", "0", 1);
+				assert_false(open_some(r, 1, policy, trial, 1).kept);
+				unsetenv("FH_GPU_BEHIND");
+				unsetenv("FH_GPU_WIDE");
+				market_unref(m);
+				rig_free(r);
+			}
 }
 
 /* ---------------------------------------------------------------- evaluations */
@@ -449,6 +501,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_depend_on_no_other), cmocka_unit_test(ahead_is_bar_by_bar), cmocka_unit_test(one_launch_and_layers_agree),
 		cmocka_unit_test(trials_depend_on_no_other), cmocka_unit_test(many_trials_go_in_parts),
+		cmocka_unit_test(who_acts_is_kept_while_training_goes_on),
 		cmocka_unit_test(trials_are_as_alone), cmocka_unit_test(a_job_says_what_its_networks_do),
 	};
 
