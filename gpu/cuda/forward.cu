@@ -17,8 +17,9 @@ struct pass { int row, rows, x_row, whose; int trial = 0; /* when one trial runs
 
 struct net_buffers { const struct cuda_array *x, *h1, *h2, *head, *out; };
 
-/* y = relu?(x w^T + b) for one layer of one pass. Columns x_col.. of x, y_col.. of y, in elements. */
-void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int layer, const struct cuda_array *x, int ldx,
+/* y = relu?(x w^T + b) for one layer of one pass. Columns x_col.. of x, y_col.. of y, in elements. Not inlined: gcc 12 at -O3 takes the loop over
+ * the heads apart (-ftree-loop-distribution) and clears products behind their first fields. */
+__attribute__((noinline)) void add(struct cuda_exec *c, struct gemm_group *g, const struct pass *p, int layer, const struct cuda_array *x, int ldx,
 	 int x_row, int x_col, const struct cuda_array *y, int ldy, int y_col, int relu, int y_f32)
 {
 	const struct dqn_dims *d = &c->dims;
