@@ -43,7 +43,8 @@ __global__ void __launch_bounds__(CUDA_FEW_ROWS) k_priority(const __grid_constan
 	__shared__ struct few_room room;
 	__shared__ double means[CUDA_MEANS][CUDA_SUM_THREADS / 32];
 
-	cuda_means(x, means);
+	few_look(x.update, room);
+	cuda_means(x, means); /* all have met */
 	cuda_priority_few(x.update, room);
 }
 
@@ -236,8 +237,10 @@ int cuda_priority(struct cuda_exec *c, cudaStream_t stream, struct fh_status *st
 	const unsigned blocks = (unsigned)cuda_tiles(d->B, 256);
 	const struct cuda_update_args a = cuda_update_args_of(c);
 
-	if (d->B <= CUDA_FEW_ROWS) { /* a thread a row, and enough for the means */
-		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), d->B <= CUDA_SUM_THREADS ? (unsigned)CUDA_SUM_THREADS : (unsigned)CUDA_FEW_ROWS, 0, cuda_end_args_of(c)));
+	if (d->B <= CUDA_FEW_ROWS) { /* a thread a row, and where that leaves room others for the means */
+		const int threads = d->B <= CUDA_FEW_ROWS - CUDA_SUM_THREADS ? (d->B + 31) / 32 * 32 + CUDA_SUM_THREADS : (int)CUDA_FEW_ROWS;
+
+		CUDA_TRY(cuda_launch_plain(stream, k_priority, dim3(1, 1, d->P), (unsigned)threads, 0, cuda_end_args_of(c)));
 		return 0;
 	}
 	const int rc = cuda_sums(c, stream, st);

@@ -103,31 +103,28 @@ static __device__ __forceinline__ bool few_wins(const int32_t *leaf, int B, int 
 	return true;
 }
 
-/* Priorities of the batch into s.p, the leaves' old ones into x.old; true if leaves ascend. Nothing is written to the tree. */
-static __device__ __forceinline__ bool few_look(const struct cuda_update_args &x, struct few_room &s)
+/* Priorities of the batch into s.p, the leaves' old ones into x.old. Threads behind CUDA_SUM_THREADS have the first rows: those before have the
+ * means meanwhile. Nothing is written to the tree, and nobody waits. */
+static __device__ __forceinline__ void few_look(const struct cuda_update_args &x, struct few_room &s)
 {
-	const int z = blockIdx.z, B = x.B, threads = blockDim.x;
+	const int z = blockIdx.z, B = x.B, threads = blockDim.x, i = threadIdx.x;
+	const int first = i < CUDA_SUM_THREADS ? threads - CUDA_SUM_THREADS + i : i - CUDA_SUM_THREADS;
 	const float *node = x.tree + (size_t)z * 2 * x.C + x.C, *error = x.error + (size_t)z * B;
 	const int32_t *index = x.index + (size_t)z * B;
 	float *old = (float *)((char *)x.old + z * x.old_trial);
 	const double alpha = x.clock[z].alpha;
-	bool ordered = true;
 
-	for (int j = threadIdx.x; j < B; j += threads)
-		s.leaf[j] = index[j], s.p[j] = error[j];
-	if (threadIdx.x == 0)
+	if (first == 0)
 		old[B] = x.clock[z].largest;
 #pragma unroll 1
-	for (int j = threadIdx.x; j < B; j += threads) {
-		const float was = node[s.leaf[j]];
+	for (int j = first; j < B; j += threads) {
+		const int32_t leaf = index[j];
+		const float e = error[j], was = node[leaf];
 
-		s.p[j] = tree_priority(s.p[j], alpha);
+		s.leaf[j] = leaf;
+		s.p[j] = tree_priority(e, alpha);
 		old[j] = was;
 	}
-	__syncthreads();
-	for (int j = threadIdx.x; j + 1 < B; j += threads)
-		ordered = ordered && s.leaf[j] <= s.leaf[j + 1];
-	return __syncthreads_and(ordered);
 }
 
 /* Five levels up from nodes that lie `done` levels above the leaves: eight lanes a row take the 32 nodes below its ancestor, and leave the five
@@ -162,15 +159,18 @@ static __device__ __forceinline__ void few_climb(float *node, int C, const int32
 	}
 }
 
-/* New priorities of a small batch, by one block a trial: leaves, the largest of them, the nodes above. Whether the step is skipped is not known yet
- * when this runs before the gradient is there: cuda_put_back() then puts the old leaves back. */
+/* New priorities of a small batch, by one block a trial behind few_look() and a barrier: leaves, the largest of them, the nodes above. Whether the
+ * step is skipped is not known yet when this runs before the gradient is there: cuda_put_back() then puts the old leaves back. */
 static __device__ __forceinline__ void cuda_priority_few(const struct cuda_update_args &x, struct few_room &s)
 {
 	const int z = blockIdx.z, B = x.B, C = (int)x.C;
 	float *node = x.tree + (size_t)z * 2 * C, *old = (float *)((char *)x.old + z * x.old_trial);
-	const bool ordered = few_look(x, s);
+	bool ordered = true; /* leaves ascend */
 	int most = 0, depth = 31 - __clz(C);
 
+	for (int j = threadIdx.x; j + 1 < B; j += blockDim.x)
+		ordered = ordered && s.leaf[j] <= s.leaf[j + 1];
+	ordered = __syncthreads_and(ordered);
 	for (int j = threadIdx.x; j < B; j += blockDim.x) {
 		const float p = s.p[j];
 
