@@ -239,62 +239,45 @@ template <int MI> __device__ __forceinline__ void multiply(float (&acc)[MI][2][4
 }
 
 /* ---------------------------------------------------------------- what goes out */
-/* A strip of a hidden layer, after relu: into its place in this block, and to the blocks that go on with it, which count bytes. */
+/* A strip of a hidden layer, after relu: into its place in this block, from where each lane takes 16 bytes, so that what is sent lies side by side:
+ * to the blocks that go on with it, which count bytes, and to memory for the backward pass: `rows` of it, memory: its first row and column
+ * there. It is read before this block counts it as there: h1 may be written over as soon as all of it is. */
 template <int MI>
-__device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const float *bias, const struct task &t, int size, int rank, char *to, ptx_shared bar)
+__device__ __forceinline__ void send_strip(const float (&acc)[MI][2][4], const float *bias, const struct task &t, int size, int rank, char *to, ptx_shared bar,
+                                           bf16 *memory, int ld, int rows)
 {
-	const int lane = threadIdx.x & 31;
-	unsigned v[2][2 * MI], at[2][2];
+	const int lane = threadIdx.x & 31, row = lane / 2, half = (lane & 1) ^ (row >> 2 & 1);
+	uint4 v[MI];
 
 #pragma unroll
 	for (int j = 0; j < 2; j++) {
 		const float2 b = *(const float2 *)(bias + j * 8 + (lane & 3) * 2);
+		char *const at = to + in_piece(lane / 4, j) + (lane & 3) * 4, *const below = to + in_piece(8 + lane / 4, j) + (lane & 3) * 4;
 #pragma unroll
-		for (int i = 0; i < 2; i++)
-			at[j][i] = in_piece(i * 8 + lane / 4, j) + (lane & 3) * 4;
-#pragma unroll
-		for (int i = 0; i < 2 * MI; i++) {
-			const __nv_bfloat162 h = __floats2bfloat162_rn(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b.x, 0.f), ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b.y, 0.f));
-
-			memcpy(&v[j][i], &h, sizeof h);
-		}
+		for (int i = 0; i < 2 * MI; i++)
+			*(__nv_bfloat162 *)((i & 1 ? below : at) + i / 2 * PIECE) =
+				__floats2bfloat162_rn(ptx_max_nan(acc[i / 2][j][i % 2 * 2] + b.x, 0.f), ptx_max_nan(acc[i / 2][j][i % 2 * 2 + 1] + b.y, 0.f));
 	}
+	__syncwarp();
+#pragma unroll
+	for (int i = 0; i < MI; i++)
+		v[i] = *(const uint4 *)(to + i * PIECE + lane * 16);
 #pragma unroll 1
 	for (int d = 1; d < size; d++) { /* each begins with another */
 		const int other = (rank + d) & (size - 1);
 
 		if (other < t.from || other > t.to)
 			continue;
-		const ptx_remote its = ptx_remote_at(ptx_shared_at(to), other), its_bar = ptx_remote_at(bar, other);
+		const ptx_remote its = ptx_remote_at(ptx_shared_at(to), other) + lane * 16, its_bar = ptx_remote_at(bar, other);
 #pragma unroll
-		for (int j = 0; j < 2; j++)
-#pragma unroll
-			for (int i = 0; i < 2 * MI; i++)
-				ptx_remote_async4(its + at[j][i & 1] + i / 2 * PIECE, v[j][i], its_bar);
+		for (int i = 0; i < MI; i++)
+			ptx_remote_async16(its + i * PIECE, v[i], its_bar);
 	}
-#pragma unroll
-	for (int j = 0; j < 2; j++)
-#pragma unroll
-		for (int i = 0; i < 2 * MI; i++)
-			*(unsigned *)(to + at[j][i & 1] + i / 2 * PIECE) = v[j][i];
-	__syncwarp();
-}
-
-/* This block counts the strip as there, and it goes to memory for the backward pass: `rows` of it, to: its first row and column there. It
- * is read before it is counted: h1 may be written over as soon as all of it is. */
-template <int MI> __device__ __forceinline__ void keep_strip(const char *from, ptx_shared bar, bf16 *to, int ld, int rows)
-{
-	const int lane = threadIdx.x & 31, row = lane / 2, half = (lane & 1) ^ (row >> 2 & 1);
-	uint4 v[MI];
-
-#pragma unroll
-	for (int i = 0; i < MI; i++)
-		v[i] = *(const uint4 *)(from + i * PIECE + lane * 16);
 	ptx_barrier_arrive(bar); /* every lane for what it wrote and read */
 #pragma unroll
 	for (int i = 0; i < MI; i++)
 		if (i * STRIP + row < rows)
-			*(uint4 *)(to + (size_t)(i * STRIP + row) * ld + half * 8) = v[i];
+			*(uint4 *)(memory + (size_t)(i * STRIP + row) * ld + half * 8) = v[i];
 }
 
 /* A strip of outputs to memory. to: its first column in the tile's first row. */
@@ -404,9 +387,9 @@ template <int MI> __global__ void __launch_bounds__(THREADS, 1) k_cluster(const 
 			} else {
 				char *to = shared + l.out + (done.strip - (i == L_HEAD ? away : 0)) * MI * PIECE;
 
-				send_strip<MI>(acc, bias, done, x.size, rank, to, bar + i * 8);
-				keep_strip<MI>(to, bar + i * 8, (bf16 *)((char *)x.hidden[i] + z * x.hidden_trial[i]) + (size_t)(p.row + first) * x.ldhidden[i] + column,
-				               x.ldhidden[i], min(valid, p.keep - first));
+				send_strip<MI>(acc, bias, done, x.size, rank, to, bar + i * 8,
+				               (bf16 *)((char *)x.hidden[i] + z * x.hidden_trial[i]) + (size_t)(p.row + first) * x.ldhidden[i] + column, x.ldhidden[i],
+				               min(valid, p.keep - first));
 			}
 #pragma unroll
 			for (int e = 0; e < MI * 8; e++)
