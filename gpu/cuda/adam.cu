@@ -2,6 +2,7 @@
  * the products read, all in one pass over the parameters. In the fused step one block a trial ends the step beside it. */
 #include <cuda_bf16.h>
 #include "gpu/cuda/count.cuh"
+#include "gpu/cuda/ptx.cuh"
 #include "gpu/sumtree.h"
 
 namespace {
@@ -68,17 +69,51 @@ template <bool STREAM> __device__ __forceinline__ void load_own(struct four &x, 
 	load4<STREAM>(x.m, a.m + at), load4<STREAM>(x.v, a.v + at);
 }
 
+/* lr mean / (sqrtf(square) + 1e-8f) of four, rounded as by IEEE. nvcc makes a branch of every root and every division, one behind the other, and calls
+ * a function for zeros, which dead units have everywhere; here the four go side by side, zeros included, as long as nothing is near the ends
+ * of the range: root and quotient to the last bit but one, the remainder of either exactly, and what it adds. */
+__device__ __forceinline__ bool usual(float mean, float square)
+{
+	const unsigned m = __float_as_uint(fabsf(mean)), s = __float_as_uint(square); /* 2^-90 to 2^60; 2^-90 to 2^40 */
+
+	return (mean == 0.f || m - 0x12800000u < 0x5d800000u - 0x12800000u) && (square == 0.f || s - 0x12800000u < 0x53800000u - 0x12800000u);
+}
+__device__ __forceinline__ void divide(float (&step)[4], const float (&mean)[4], const float (&square)[4])
+{
+	if (usual(mean[0], square[0]) && usual(mean[1], square[1]) && usual(mean[2], square[2]) && usual(mean[3], square[3])) {
+#pragma unroll
+		for (int k = 0; k < 4; k++) {
+			const float over = ptx_reciprocal_root(square[k]), near = __fmul_rn(square[k], over);
+			const float root = square[k] == 0.f ? 0.f : fmaf(fmaf(-near, near, square[k]), __fmul_rn(over, 0.5f), near), by = root + 1e-8f;
+			const float first = ptx_reciprocal(by), inverse = fmaf(first, fmaf(-by, first, 1.f), first), quotient = __fmul_rn(mean[k], inverse);
+
+			step[k] = mean[k] == 0.f ? mean[k] : fmaf(inverse, fmaf(-by, quotient, mean[k]), quotient);
+		}
+		return;
+	}
+#pragma unroll
+	for (int k = 0; k < 4; k++)
+		step[k] = mean[k] / (sqrtf(square[k]) + 1e-8f);
+}
+
 /* What fuses is said: both kernels below, and whatever comes, must have the same bits. */
 __device__ __forceinline__ void update(struct four &x, const struct cuda_step &s, float scale)
 {
+	float mean[4], square[4], step[4];
+
 #pragma unroll
 	for (int k = 0; k < 4; k++) {
 		const float g = __fmul_rn(x.g[k], scale);
 
 		x.m[k] = fmaf(x.m[k], 0.9f, __fmul_rn(g, 0.1f));
 		x.v[k] = fmaf(g, __fmul_rn(g, 0.001f), __fmul_rn(x.v[k], 0.999f));
-		const float step = __fmul_rn(s.lr, __fmul_rn(x.m[k], s.scale1)) / (sqrtf(__fmul_rn(x.v[k], s.scale2)) + 1e-8f);
-		x.p[k] = x.p[k] - fmaf(s.decay, x.p[k], step);
+		mean[k] = __fmul_rn(s.lr, __fmul_rn(x.m[k], s.scale1));
+		square[k] = __fmul_rn(x.v[k], s.scale2);
+	}
+	divide(step, mean, square);
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		x.p[k] = x.p[k] - fmaf(s.decay, x.p[k], step[k]);
 		if (!s.hard)
 			x.t[k] = fmaf(s.tau, x.p[k] - x.t[k], x.t[k]);
 		else if (s.copy)
@@ -104,6 +139,7 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __
 
 	if (x.ends && blockIdx.x == 0) {
 		cuda_wait_before();
+		cuda_let_next();
 		cuda_end_step(x.end, shared);
 		return;
 	}
@@ -116,12 +152,12 @@ __global__ void __launch_bounds__(CUDA_SUM_THREADS, ADAM_BLOCKS) k_adam(const __
 	if (at < end) /* not written by the backward pass: ask for them before it is complete */
 		load_own<false>(now, x, at);
 	cuda_wait_before();
+	cuda_let_next();
 	if (at < end)
 		load4<false>(now.g, x.grad + at);
-	const double norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
-	if (s.stuck || !isfinite(norm))
+	const float scale = cuda_block_scale((const double *)((const char *)x.part + z * x.part_trial), x.parts, s.max_grad_norm, shared);
+	if (s.stuck || isnan(scale))
 		return;
-	const float scale = cuda_grad_scale(norm, s.max_grad_norm);
 #pragma unroll 1
 	while (at < end) {
 		update(now, s, scale);

@@ -69,20 +69,22 @@ static __device__ __forceinline__ void cuda_means(const struct cuda_end_args &x,
 	}
 }
 
-/* What a lane of the first warp adds to its accumulator, or leaves there: num / den, one division for all of them. Counters of the clock are
+/* What a lane of the first warp adds to its accumulator, or leaves there: num / den, one division for all of them, or what the norm says. Counters of the clock are
  * taken by the lanes behind. Chosen without branches: twenty of them, one behind the other, were 6 us. */
 enum { END_STEP = DQN_ACC_COUNT, END_APPLIED, END_SKIPPED, END_RUN, END_LANES };
 static_assert(END_LANES <= 32, "a lane each");
 #define END_LAST (1u << ACC_LR | 1u << ACC_BETA | 1u << ACC_STORED | 1u << ACC_DZ | 1u << ACC_CAPACITY)
 #define END_ADDS (1u << ACC_LOSS | 1u << ACC_ERROR | 1u << ACC_WEIGHT | 1u << ACC_Q | 1u << ACC_EDGE | 1u << ACC_GRAD_NORM | 1u << ACC_CLIPPED | 1u << ACC_TOTAL_P)
 #define END_ALL (END_LAST | END_ADDS | 1u << ACC_STEPS | 1u << ACC_SKIPPED | 1u << ACC_GRAD_NORM_MAX)
-struct ending { double now, num, den; int64_t count; };
+/* now: in the accumulator; most, run: the clock's largest norm, skips in a row. */
+struct ending { double now, num, den, most; int64_t count, run; };
 
 static __device__ __forceinline__ int64_t *end_counter(struct dqn_clock *c, int lane)
 {
 	return lane == END_APPLIED ? &c->applied : lane == END_SKIPPED ? &c->skipped : lane == END_RUN ? &c->skipped_run : &c->step;
 }
 
+/* Everything but the norm, asked for at once, before anything is divided or stored: a load that waits for another takes a quarter of a microsecond. */
 static __device__ __forceinline__ struct ending end_look(const struct cuda_end_args &x, struct dqn_clock *c, int lane)
 {
 	const int z = blockIdx.z;
@@ -94,19 +96,21 @@ static __device__ __forceinline__ struct ending end_look(const struct cuda_end_a
 	struct ending e = {};
 
 	e.num = *from;
+	e.most = c->max_grad_norm, e.run = c->skipped_run;
+	e.count = *end_counter(c, lane);
+	e.now = x.acc[(size_t)z * DQN_ACC_COUNT + min(lane, DQN_ACC_COUNT - 1)];
 	e.num = lane == ACC_STEPS || lane == ACC_SKIPPED ? 1.0 : lane == ACC_STORED ? (double)stored : lane == ACC_CAPACITY ? (double)C : lane == ACC_DZ ? width :
 	        lane == ACC_TOTAL_P ? total : e.num;
 	e.den = lane == ACC_DZ ? (double)(x.NA - 1) : lane == ACC_TOTAL_P ? (double)(stored < C ? stored : C) : 1.0;
-	e.count = *end_counter(c, lane);
-	e.now = x.acc[(size_t)z * DQN_ACC_COUNT + min(lane, DQN_ACC_COUNT - 1)];
 	return e;
 }
 
-static __device__ __forceinline__ void end_leave(const struct ending &e, struct dqn_clock *c, double *acc, int lane, bool skip)
+/* own: what the lane adds or leaves. */
+static __device__ __forceinline__ void end_leave(const struct ending &e, double own, struct dqn_clock *c, double *acc, int lane, bool skip)
 {
 	const unsigned mine = lane < 32 ? 1u << lane : 0;
 	const bool last = END_LAST & mine, adds = lane == ACC_STEPS || (lane == ACC_SKIPPED ? skip : (END_ADDS & mine) && !skip);
-	const double own = e.num / e.den, most = skip ? e.now : fmax(e.now, own);
+	const double most = skip ? e.now : fmax(e.now, own);
 
 	if (END_ALL & mine)
 		acc[lane] = last ? own : lane == ACC_GRAD_NORM_MAX ? most : adds ? e.now + own : e.now;
@@ -119,26 +123,25 @@ static __device__ __forceinline__ void cuda_end_step(const struct cuda_end_args 
 {
 	const int z = blockIdx.z, lane = threadIdx.x;
 	struct dqn_clock *c = &x.update.clock[z];
-	struct ending e = end_look(x, c, lane);
-	double norm;
+	const struct ending e = end_look(x, c, lane);
+	const double square = x.part ? cuda_thread_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts) : 0.0;
+	double own = e.num / e.den, norm;
 	int skip;
 
 	if (x.part) {
-		norm = sqrt(cuda_block_sum((const double *)((const char *)x.part + z * x.part_trial), x.parts, shared));
-		skip = !isfinite(norm) || c->skipped_run >= DQN_SKIP_LIMIT;
-		if (lane == ACC_LOSS)
-			cuda_guard(c, norm, e.num);
+		norm = sqrt(cuda_block_total(square, shared));
+		skip = !isfinite(norm) || e.run >= DQN_SKIP_LIMIT;
 	} else {
 		norm = c->grad_norm, skip = c->skip;
 	}
-	if (lane == ACC_GRAD_NORM || lane == ACC_GRAD_NORM_MAX)
-		e.num = norm;
-	if (lane == ACC_CLIPPED)
-		e.num = cuda_grad_scale(norm, c->max_grad_norm) < 1.f;
-	__syncthreads(); /* everybody has read skipped_run */
+	const float scale = cuda_grad_scale(norm, e.most);
+	if (x.part && lane == ACC_LOSS)
+		cuda_leave_guard(c, norm, own, skip, scale);
+	own = lane == ACC_GRAD_NORM || lane == ACC_GRAD_NORM_MAX ? norm : lane == ACC_CLIPPED ? (double)(scale < 1.f) : own;
+	__syncthreads(); /* everybody has read the counters */
 	if (skip)
 		cuda_put_back(x.update);
-	end_leave(e, c, x.acc + (size_t)z * DQN_ACC_COUNT, lane, skip);
+	end_leave(e, own, c, x.acc + (size_t)z * DQN_ACC_COUNT, lane, skip);
 }
 
 #endif

@@ -223,6 +223,13 @@ __device__ __forceinline__ float ptx_reciprocal(float x)
 	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
 	return r;
 }
+/* 1/sqrt x to about 2^-23; subnormals as zero. */
+__device__ __forceinline__ float ptx_reciprocal_root(float x)
+{
+	float r;
+	asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+	return r;
+}
 /* Into [0, 1]; NaN gives 0. */
 __device__ __forceinline__ float ptx_saturate(float x)
 {

@@ -1,5 +1,7 @@
 /* Every stage of the learner on the device against the host, over sizes that are odd on purpose. Scratch on the device is
  * poisoned with NaN, so a stage that reads what nothing wrote is seen. */
+#include <math.h>
+#include "gpu/cuda/scratch.h"
 #include "tests/gpu/rig.h"
 
 struct limits { double forward, gradient, whole, param; };
@@ -248,6 +250,73 @@ static void policy_equals_host(void **state)
 	rig_free(r);
 }
 
+/* A float of any size that counts: zeros of both signs, those that are not normal, up to 2^60. */
+static float any_size(uint64_t *draw)
+{
+	const uint32_t kind = (uint32_t)(8 * rig_uniform(draw)), sign = rig_uniform(draw) < 0.5f, fraction = (uint32_t)(rig_uniform(draw) * 8388607.f);
+	const uint32_t exponent = kind == 0 ? 0 : kind == 1 ? 1 + (uint32_t)(40 * rig_uniform(draw)) : 40 + (uint32_t)(147 * rig_uniform(draw));
+	const uint32_t bits = sign << 31 | exponent << 23 | (kind == 0 && rig_uniform(draw) < 0.7f ? 0 : fraction);
+	float x;
+
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+static void same_float(const char *name, int64_t i, float want, float got)
+{
+	if (memcmp(&want, &got, sizeof want) && !(isnan(want) && isnan(got)))
+		fail_msg("%s of parameter %lld is %a, by IEEE %a", name, (long long)i, got, want);
+}
+
+/* The optimizer rounds as IEEE says, whatever the moments are. */
+static void adam_rounds(void **state)
+{
+	const struct rig_shape s = {.B = 8, .SD = 48, .H1 = 64, .H2 = 48, .VH = 16, .AH = 24, .NA = 51, .D = 3, .A = {5, 3, 3}, .C = 256,
+		.N = 4, .n = 1, .P = 1, .precision = FH_PRECISION_F32, .loss = FH_LOSS_C51};
+	struct rig rig, *r = &rig;
+	struct cuda_scratch scratch;
+	struct cuda_step step;
+	uint64_t draw = 77;
+
+	(void)state;
+	if (!rig_cuda)
+		skip();
+	rig_make(r, &s);
+	rig_fill(r, 5);
+	float *p = rig_host(r, T_PARAM, 0), *m = rig_host(r, T_M, 0), *v = rig_host(r, T_V, 0), *g = rig_host(r, T_GRAD, 0);
+	for (int64_t i = 0; i < r->d.params; i++) {
+		m[i] = any_size(&draw), v[i] = fabsf(any_size(&draw)), g[i] = i % 3 ? 0.f : any_size(&draw);
+		if (i % 64 < 32) /* as they are in a run: four neighbours at once */
+			m[i] = rig_uniform(&draw) < 0.1f ? 0.f : copysignf(1e-5f * rig_uniform(&draw), m[i]), v[i] = i % 5 ? 1e-7f * rig_uniform(&draw) : 0.f, g[i] = 0.f;
+	}
+	cuda_scratch_make(&r->d, &scratch);
+	rig_send(r);
+	rig_stage(r, STAGE_ADVANCE);
+	RIG_OK(r->x[1]->backend->read(r->x[1], T_SCRATCH, scratch.step.offset, &step, sizeof step, &r->st));
+	double *none = calloc((size_t)scratch.parts, sizeof *none);
+	RIG_OK(r->x[1]->backend->write(r->x[1], T_SCRATCH, scratch.part.offset, none, (size_t)scratch.parts * sizeof *none, &r->st));
+	free(none);
+	RIG_OK(r->x[1]->backend->stage(r->x[1], &dqn_stage_table[STAGE_ADAM], &r->st));
+	float *got[3];
+	for (int k = 0; k < 3; k++) {
+		const int tensor[] = {T_PARAM, T_M, T_V};
+
+		got[k] = malloc((size_t)r->d.params * sizeof(float));
+		RIG_OK(r->x[1]->backend->read(r->x[1], tensor[k], 0, got[k], (size_t)r->d.params * sizeof(float), &r->st));
+	}
+	for (int64_t i = 0; i < r->d.params; i++) {
+		const float mean = fmaf(m[i], 0.9f, g[i] * 0.1f), square = fmaf(g[i], g[i] * 0.001f, v[i] * 0.999f);
+		const float by = step.lr * (mean * step.scale1) / (sqrtf(square * step.scale2) + 1e-8f);
+
+		same_float("the mean", i, mean, got[1][i]);
+		same_float("the square", i, square, got[2][i]);
+		same_float("the value", i, p[i] - fmaf(step.decay, p[i], by), got[0][i]);
+	}
+	for (int k = 0; k < 3; k++)
+		free(got[k]);
+	rig_free(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -256,6 +325,7 @@ int main(void)
 		cmocka_unit_test(learn_bf16),
 		cmocka_unit_test(priorities_in_any_order),
 		cmocka_unit_test(skips_on_nan),
+		cmocka_unit_test(adam_rounds),
 		cmocka_unit_test(policy_equals_host),
 		cmocka_unit_test(collect_equals_host),
 	};

@@ -145,6 +145,7 @@ static inline float emu_ftz(float x) { return fabsf(x) < 1.17549435e-38f ? copys
 static inline float ptx_exp2(float x) { return emu_ftz(exp2f(emu_ftz(x))); }
 static inline float ptx_log2(float x) { return log2f(emu_ftz(x)); }
 static inline float ptx_reciprocal(float x) { return emu_ftz(1.f / emu_ftz(x)); }
+static inline float ptx_reciprocal_root(float x) { return emu_ftz(1.f / sqrtf(emu_ftz(x))); }
 static inline float ptx_saturate(float x) { return x > 0.f ? x < 1.f ? x : 1.f : 0.f; }
 static inline int ptx_again(int x) { return x; }
 static inline ptx_shared ptx_keep(ptx_shared x) { return x; }
