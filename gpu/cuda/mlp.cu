@@ -198,19 +198,21 @@ template <int J> mlp_kernel kernel_of(int b)
 int group_describe(struct cuda_exec *c, const struct mlp_args *a, int eights, struct mlp_group_args *x)
 {
 	const struct dqn_dims *d = &c->dims;
-	const char *const online = (const char *)cuda_tensor<bf16>(c, T_PARAM_LP), *const target = (const char *)cuda_tensor<bf16>(c, T_TARGET_LP);
-	const uint64_t trial = (uint64_t)d->params * sizeof(bf16), trials = (uint64_t)d->P;
+	const char *const weight = (const char *)a->weight[0]; /* of the first trial */
+	const uint64_t trial = (uint64_t)d->params * sizeof(bf16), trials = (uint64_t)a->trials;
+	const int both = a->passes > 1 || a->pass[0].target; /* else weight[1] is not looked at */
+	const uint64_t network = both ? (uint64_t)((const char *)a->weight[1] - weight) : trial;
 
 	for (int l = 0; l < d->layers; l++) {
 		const struct dqn_layer *q = &d->layer[l];
 		const int action = eights && l > 2 && l % 2 == 1, actions = !action || l == 3 ? 1 : d->A[(l - 5) / 2];
 		const int most = eights == 7 ? (int)part<7>::MOST : (int)part<4>::MOST, rows = action ? d->NA : q->out;
-		const uint64_t row = (uint64_t)q->in * sizeof(bf16), size[5] = {(uint64_t)q->in, (uint64_t)rows, (uint64_t)actions, trials, 2};
-		const uint64_t stride[4] = {row, row * (uint64_t)rows, trial, (uint64_t)(target - online)};
+		const uint64_t row = (uint64_t)q->in * sizeof(bf16), size[5] = {(uint64_t)q->in, (uint64_t)rows, (uint64_t)actions, trials, both ? 2u : 1u};
+		const uint64_t stride[4] = {row, row * (uint64_t)rows, trial, network};
 		const uint32_t box[5] = {GROUP_DEEP, action ? (uint32_t)eights * 8 : (uint32_t)GROUP_HALF, action ? (uint32_t)most : 1, 1, 1};
 
 		x->layer[l] = {q->in, q->out, (int)q->b};
-		if (!cuda_tensor_map(&x->weight[l], online + q->w * (int64_t)sizeof(bf16), 5, size, stride, box))
+		if (!cuda_tensor_map(&x->weight[l], weight + q->w * (int64_t)sizeof(bf16), 5, size, stride, box))
 			return 0;
 		if (l < 2)
 			x->stages += 2 * (l == 0 ? 1 : (int)GROUP_PANELS);
@@ -233,7 +235,6 @@ int group_describe(struct cuda_exec *c, const struct mlp_args *a, int eights, st
 		x->actions[i] = d->A[i];
 	x->x = a->x, x->obs = a->obs, x->x_trial = a->x_trial, x->ldx = a->ldx;
 	x->bias[0] = a->bias[0], x->bias[1] = a->bias[1], x->params = a->params;
-	x->trial = (int)((size_t)(a->weight[0] - cuda_tensor<bf16>(c, T_PARAM_LP)) / a->params);
 	x->out = a->out, x->out_trial = a->out_trial, x->ldo = a->ldo;
 	x->action = a->action, x->action_trial = a->action_trial, x->clock = a->clock, x->random = a->random;
 	x->tiles = a->tiles, x->trials = a->trials, x->passes = a->passes, x->first_tile = a->first_tile;

@@ -41,7 +41,6 @@ struct mlp_group_args {
 	int32_t *action;
 	const struct dqn_clock *clock;
 	int random;              /* 1: trials that act at random are left out */
-	int trial;               /* the maps' trial of the first one */
 	int tiles, trials, passes, first_tile; /* of a trial; first_tile: of the second pass */
 	int height[2];           /* rows of a pass's tiles, at most 128 */
 	struct mlp_pass pass[2];
@@ -95,7 +94,7 @@ template <int J> __device__ __forceinline__ void group_bring(const struct mlp_gr
 #pragma unroll 1
 	for (int id = busy_tile(x, blockIdx.x); id < x.tiles * x.trials; id = busy_tile(x, id + gridDim.x)) {
 		const struct group_tile t = group_tile_of(x, id);
-		const int z = x.trial + t.z, network = x.pass[t.pass].target;
+		const int z = t.z, network = x.pass[t.pass].target;
 
 #pragma unroll 1
 		for (int l = 0; l < 2 + 2 * (1 + x.branches); l++) {
