@@ -223,8 +223,11 @@ int validate_turn(const struct trainer *t)
 int validate_run(struct trainer *t, int64_t budget_ns, struct fh_status *st)
 {
 	int64_t end = monotonic_ns() + budget_ns;
-	int count = validate_count(t), over = count ? validate_settle(t, budget_ns, st) : 1;
+	int count = validate_count(t), over;
 
+	if (count == 0)
+		return 1;
+	over = validate_settle(t, budget_ns, st);
 	while (over > 0 && t->at.evaluated < count) {
 		if (!t->evaluation) {
 			if (!readback_room(t))

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <unordered_map>
 
-/* An instruction under way: what it read, to be compared when it ends. */
+/* An instruction under way: what it read, to be compared when it ends: 16 bytes of shared memory at a time, and registers. */
+struct piece { const void *at; unsigned short was[8]; };
 struct issued {
 	float (*d[32])[4];
 	int eights;
 	unsigned group;
-	std::vector<std::pair<const unsigned short *, unsigned short>> read;
+	std::vector<struct piece> read;
+	std::vector<std::pair<const unsigned *, unsigned>> registers;
 };
 /* Sums of one target, row by row of the warp, of all instructions that are under way for it. */
 struct sums { int eights; float (*d[32])[4]; std::vector<float> c; };
@@ -21,21 +23,28 @@ struct warp_groups {
 };
 static std::unordered_map<const void *, struct warp_groups> groups; /* by warp */
 
-/* Element (row, k) of an operand: rows of 128 bytes whose 16-byte parts are swizzled by the row in the address. */
-static const unsigned short *element(const ptx_operand *o, int transposed, int row, int k)
+/* Where the 16 bytes begin in which element (row, k) of an operand is the first: rows of 128 bytes whose 16-byte parts are swizzled by the row in the
+ * address. */
+static const void *part(const ptx_operand *o, int transposed, int row, int k)
 {
 	const uintptr_t line = transposed ? o->at + (uintptr_t)(row / 64) * o->apart + (uintptr_t)k * 128 + row % 64 * 2
 	                                  : o->at + (uintptr_t)row * 128 + (uintptr_t)k * 2;
 
-	return (const unsigned short *)(line ^ (line >> 3 & 0x70));
+	return (const void *)(line ^ (line >> 3 & 0x70));
 }
 
-static float take(struct issued *i, const ptx_operand *o, int transposed, int row, int k)
+/* to[k][row] of 16 k and so many rows. */
+static void take(struct issued *i, const ptx_operand *o, int transposed, int first, int rows, float *to, int ld)
 {
-	const unsigned short *p = element(o, transposed, row, k);
+	for (int r = 0; r < (transposed ? 16 : rows); r++)
+		for (int c = 0; c < (transposed ? rows : 16); c += 8) {
+			struct piece p = {transposed ? part(o, 1, first + c, r) : part(o, 0, first + r, c), {}};
 
-	i->read.push_back({p, *p});
-	return __uint_as_float((unsigned)*p << 16);
+			memcpy(p.was, p.at, sizeof p.was);
+			i->read.push_back(p);
+			for (int e = 0; e < 8; e++)
+				to[transposed ? r * ld + c + e : (c + e) * ld + r] = __uint_as_float((unsigned)p.was[e] << 16);
+		}
 }
 
 void emu_group_mma_op(void *const arg[32], unsigned)
@@ -44,7 +53,7 @@ void emu_group_mma_op(void *const arg[32], unsigned)
 	struct warp_groups *g = &groups[emu_now->home];
 	const int n = x->eights * 8, first = emu_now->warp % 4 * 16;
 	struct issued i = {};
-	float a[16][16];
+	float a[16][16], b[16][256]; /* by k */
 
 	for (int o = x->r ? 1 : 0; o < 2; o++)
 		if (((o ? x->b_t : x->a_t) ? (o ? x->b.at : x->a.at) % 1024 : (o ? x->b.at : x->a.at) % 1024 % 32) || (o ? x->b.at : x->a.at) % 1024 >= 128)
@@ -70,26 +79,24 @@ void emu_group_mma_op(void *const arg[32], unsigned)
 	if (!x->keep)
 		std::fill(s->c.begin(), s->c.end(), 0.f);
 	memcpy(i.d, s->d, sizeof i.d);
-	i.read.reserve(16 * 16 + 16 * n);
-	for (int r = 0; r < 16; r++)
-		for (int k = 0; k < 16; k++)
-			if (x->r) { /* lane g * 4 + t: rows g and, every second register, g + 8; two columns from 2 t and, behind two registers, 2 t + 8 on */
-				const unsigned short *p = (const unsigned short *)&((const struct emu_group_mma *)arg[r % 8 * 4 + k % 8 / 2])->r[r / 8 + k / 8 * 2] + k % 2;
+	i.read.reserve((size_t)(16 * 2 + 2 * n));
+	if (x->r) { /* lane g * 4 + t: rows g and, every second register, g + 8; two columns from 2 t and, behind two registers, 2 t + 8 on */
+		for (int l = 0; l < 32; l++)
+			for (int e = 0; e < 4; e++) {
+				const unsigned *p = &((const struct emu_group_mma *)arg[l])->r[e], v = *p;
+				const int r = l / 4 + e % 2 * 8, k = l % 4 * 2 + e / 2 * 8;
 
-				i.read.push_back({p, *p});
-				a[r][k] = __uint_as_float((unsigned)*p << 16);
-			} else {
-				a[r][k] = take(&i, &x->a, x->a_t, first + r, k);
+				i.registers.push_back({p, v});
+				a[k][r] = __uint_as_float(v << 16), a[k + 1][r] = __uint_as_float(v & 0xffff0000u);
 			}
-	for (int k = 0; k < 16; k++) { /* products are exact in F32, so fused or not is the same */
-		float b[256];
-
-		for (int j = 0; j < n; j++)
-			b[j] = take(&i, &x->b, x->b_t, j, k);
+	} else {
+		take(&i, &x->a, x->a_t, first, 16, a[0], 16);
+	}
+	take(&i, &x->b, x->b_t, 0, n, b[0], 256);
+	for (int k = 0; k < 16; k++) /* products are exact in F32, so fused or not is the same */
 		for (int r = 0; r < 16; r++)
 			for (int j = 0; j < n; j++)
-				s->c[r * n + j] += a[r][k] * b[j];
-	}
+				s->c[r * n + j] += a[k][r] * b[k][j];
 	g->issued.push_back(std::move(i));
 }
 
@@ -119,7 +126,10 @@ void emu_group_wait_op(void *const arg[32], unsigned)
 			kept++;
 			continue;
 		}
-		for (const auto &r : i.read)
+		for (const struct piece &r : i.read)
+			if (memcmp(r.at, r.was, sizeof r.was) != 0)
+				emu_fail("wgmma: an operand at %p was written while the instruction ran", r.at);
+		for (const auto &r : i.registers)
 			if (*r.first != r.second)
 				emu_fail("wgmma: an operand at %p was written while the instruction ran", (const void *)r.first);
 	}
