@@ -59,14 +59,12 @@ static void check_resume(const struct fh_spec *s, int every)
 	market_unref(m);
 }
 
-/* Every slice of the job: inside the warm-up, before and behind reports, in the middle of evaluations, at the end. The bits do not
- * depend on how the program was built, so slower builds, which look for something else, take every third or eighth. */
+/* Every slice of the job: inside the warm-up, before and behind reports, in the middle of evaluations, at the end. */
 static void test_resume_anywhere(void **state)
 {
-	const char *factor = getenv("FH_TEST_SLOWDOWN");
 	struct fh_spec s = small_spec();
 
-	check_resume(&s, !factor || atof(factor) < 4 ? 1 : atof(factor) < 8 ? 3 : 8);
+	check_resume(&s, cuts_apart());
 }
 
 static void test_resume_other_shapes(void **state)

@@ -569,7 +569,7 @@ static void test_a_snapshot_finishes_what_was_left_behind(void **state)
 	state_hash(t, was);
 	trainer_free(t);
 	temp_path(path, sizeof path, "behind");
-	for (int cut = 1; cut < calls; cut++) {
+	for (int cut = 1; cut < calls; cut += cuts_apart()) {
 		struct fh_status st = FH_STATUS_INIT;
 		struct samples got = {NULL, 0};
 		struct st_image image;
@@ -594,7 +594,7 @@ static void test_a_snapshot_finishes_what_was_left_behind(void **state)
 		trainer_free(t);
 		free(got.s);
 	}
-	assert_true(settled > 3);
+	assert_true(settled > (cuts_apart() > 1 ? 0 : 3));
 	unsetenv("FH_HOST_THREADS");
 	unlink(path);
 	free(want.s);
