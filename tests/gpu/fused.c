@@ -71,10 +71,13 @@ static void fused_is_staged(void **state)
 		for (int precision = FH_PRECISION_F32; precision <= FH_PRECISION_BF16; precision++) {
 			struct rig a, b;
 
+			/* on the emulator one graph where nothing but the launches is other than in stages */
+			const int steps = RIG_MANY(40, precision == FH_PRECISION_BF16 ? 4 : 2);
+
 			make(&a, &shapes[s], precision, 0);
 			make(&b, &shapes[s], precision, 1);
-			learn(&a, RIG_MANY(40, 4), RIG_MANY(5, 2));
-			learn(&b, RIG_MANY(40, 4), RIG_MANY(5, 2));
+			learn(&a, steps, RIG_MANY(5, 2));
+			learn(&b, steps, RIG_MANY(5, 2));
 			for (int p = 0; p < shapes[s].P; p++)
 				same(&a, p, &b, p, "fused and staged");
 			rig_free(&a);
