@@ -310,7 +310,7 @@ def build(stage, targets, *more, idle=False):
         return folder, run_step(Step(f"{stage}: build", argv, count_single, 1800, log=folder / "log" / "build.txt", idle=idle))
 
 
-LENGTHS = {"gpu_trainer": 12, "gpu_checkpoint": 8, "gpu_ahead": 5, "client_follow": 8, "daemon_http": 5, "daemon_series": 4, "client_source": 3, "daemon_jobs": 3, "gpu_learn": 3}
+LENGTHS = {"gpu_behind": 10, "gpu_checkpoint": 8, "gpu_trainer": 3, "gpu_ahead": 5, "client_follow": 8, "daemon_http": 5, "daemon_series": 4, "client_source": 3, "daemon_jobs": 3, "gpu_learn": 3}
 
 
 def c_sources(stage, kind):
